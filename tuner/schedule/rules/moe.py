@@ -46,7 +46,7 @@ GROUP, FIRST, ORDER = "group", "first", "order"
 """What a context has as ``outer`` while a group is multiplied: its number, and where its rows begin in the order of all
 of them."""
 ROW_BYTES = 8
-"""Of the number of a row, while rows are sorted."""
+"""The number of a row, while rows are sorted."""
 
 
 # -- operands ---------------------------------------------------------------------------------------------------------

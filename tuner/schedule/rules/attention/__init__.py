@@ -124,13 +124,13 @@ def _check(kernel: MicroKernel, registers: int) -> None:
 
 
 TILE_CYCLES = 20.0
-"""A register tile takes them to start and to end, beside its stores."""
+"""Start and end of a register tile, beside its stores."""
 SCORE_CYCLES = 18.0
-"""The maximum, the exponential and the sum of one vector take them."""
+"""The maximum, the exponential and the sum of one vector."""
 ROW_CYCLES = 90.0
-"""The softmax of a row takes them in each block of columns: two loops, and lanes combined."""
+"""The softmax of a row in a block of columns: two loops, and lanes combined."""
 PACK_CYCLES = 0.5
-"""An element of k takes them to be turned over; a fifth of that where it is copied."""
+"""One element of k that is turned over; a fifth of that where it is copied."""
 CROWDED, SPILLED = 0.7, 1.35
 """The share of the registers beyond which accumulators are spilled, and what arithmetic takes then."""
 SAMPLED_ROWS = 8

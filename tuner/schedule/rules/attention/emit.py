@@ -174,7 +174,7 @@ def _tiles(context: Context, row: TirExpr, rows: TirExpr) -> Iterator[Tile]:
 
 @contextmanager
 def _needed(context: Context, tile: Tile, columns: Share) -> Iterator[Share]:
-    """Those columns of a block that any row of a tile sees. What is written here runs where there are any."""
+    """The columns of a block that any row of a tile sees. What is written inside runs where there are any."""
     if not context.bounds:
         yield columns
         return

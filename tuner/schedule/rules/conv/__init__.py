@@ -59,13 +59,13 @@ from tuner.schedule.space import Axis, MicroKernel, SearchSpace
 
 # Cycles, on one core of a Zen 4 server unless said otherwise.
 BY_VECTOR, BY_ELEMENT = 0.3, 4.0
-"""Of an element that is gathered in vectors, or alone."""
+"""An element that is gathered in vectors, or alone."""
 SCATTERED = 0.5
-"""Of an element of the results that goes through a buffer."""
+"""An element of the results that goes through a buffer."""
 STARTS = 1.2
-"""Of a row of which it is noted where its window starts; measured on one Zen 5 core."""
+"""A row of which it is noted where its window starts; measured on one Zen 5 core."""
 PICKED = 0.02
-"""Of an element that is picked from two vectors of a copy, for each tile. A guess."""
+"""An element that is picked from two vectors of a copy, for each tile. A guess."""
 
 
 class Conv(Rule):
@@ -82,7 +82,7 @@ class Conv(Rule):
         return found[0].roles
 
     def workspace_bytes(self, task: SearchTask) -> int:
-        """Of a right operand that is gathered as a whole: all else is of one block."""
+        """Bytes of a right operand that is gathered as a whole: all else is of one block."""
         form = forms_of(task.workload)[-1]
         if form.right.is_packed_ahead or not form.left.is_gathered:
             return 0
@@ -133,7 +133,7 @@ class Conv(Rule):
         return by_choice("join", kernels, of)
 
     def features(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float32]:
-        """Those of every product, and the share of moving elements."""
+        """The features of every product, and the cycles of moving elements."""
 
         def of(join: int, some: Sequence[MicroKernel]) -> Floats:
             form = form_of(task.workload, bool(join))

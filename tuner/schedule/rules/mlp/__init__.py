@@ -142,7 +142,7 @@ def _need_links(workload: Workload, chain: Chain) -> None:
 
 
 def _need_elementwise(workload: Workload, product: plain.Matrices, known: list[str], weights: set[str]) -> None:
-    """Of the stages behind a product, each of which reads those before it."""
+    """The stages behind a product are elementwise; each reads those before it."""
     for stage in product.result.epilogue:
         plain.need_elementwise(workload, stage, (product.result.m, product.result.n), known, weights)
         known = [*known, stage.tensor]

@@ -47,7 +47,7 @@ from tuner.schedule.space import Axis as KernelAxis
 from tuner.schedule.space import MicroKernel, SearchSpace
 
 WORD_BYTES = 4
-"""Of a column that stand together in a panel of numbers of four bits: eight steps of k."""
+"""Eight steps of k of a column stand together in a panel of numbers of four bits."""
 SIGN = 8
 """The bit of four that two's complement takes for the sign."""
 EXACT = frozenset({"where", "min", "max"})

@@ -37,7 +37,7 @@ MAGIC, MAGIC_BITS = 2**23, 0x4B000000
 UNPACKED, SHIFT = 3.0, 2.0
 """Operations of a vector of four-bit numbers, and what a shift by a number of steps takes beyond one by a constant."""
 WIDENED = 2.0
-"""Of a vector of elements that are not float32."""
+"""Operations of a vector of elements that are not float32."""
 BESIDE = 0.6
 """What such an operation takes of the multiply-add units: many cores have further ones for shifts, logic and sums."""
 

@@ -55,17 +55,17 @@ MIN_CHANNELS = 16
 TILE_AXES = ("mr", "nv", "ku")
 LINES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 FEW_LINES = 4
-"""Of the default kernel, at most."""
+"""The default kernel has no more."""
 MAX_PANEL = 96
 """Tiles, of which the last panel may have as many too many."""
 MAX_BLOCK_BYTES = 64 * 2**20
-"""Of the panels and the sums of a block of more than one row of tiles: far more than any L2."""
+"""Panels and sums of a block of more than one row of tiles take no more: far more than any L2."""
 
 # Cycles, on one core of a Zen 4 server whose clock was taken for that of two multiply-adds in a cycle.
 LINE = 40.0
-"""Of a vector of a row of tiles in one channel: its 16 elements are picked from four lines of the image."""
+"""A vector of a row of tiles in one channel: its 16 elements are picked from four lines of the image."""
 INPUT, OUTPUT = 60.0, 50.0
-"""Of a vector of tiles in one channel of the image, and of the output."""
+"""A vector of tiles in one channel of the image, and of the output."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class Convolution:
         return tuple(lines for lines in LINES if lines == 1 or self.block_bytes(lines) <= MAX_BLOCK_BYTES)
 
     def block_bytes(self, lines: int) -> int:
-        """Of the panels and the sums of so many rows of tiles, no less."""
+        """The panels and the sums of so many rows of tiles take no more."""
         return 4 * POINTS * (self.channels + self.kernels) * (lines * self.tiles_in_row + MAX_PANEL)
 
     def rows(self, extents: Extents) -> NDArray[np.int64]:
@@ -209,7 +209,7 @@ class Winograd(Rule):
         return by_choice("lines", kernels, of)
 
     def features(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float32]:
-        """Those of every product, rows of tiles in a block, the transforms' cycles, and lanes for each tile."""
+        """The features of every product, rows of tiles in a block, the transforms' cycles, and lanes for each tile."""
         own = convolution_of(task.workload)
 
         def of(lines: int, some: Sequence[MicroKernel]) -> Floats:

@@ -139,7 +139,7 @@ def _product(context: EmitContext, inputs: TirExpr, start: TirExpr, vectors: Tir
 
 # -- transforms --------------------------------------------------------------------------------------------------------
 class _Transforms:
-    """Those of a block of tiles: rows ``begin`` to ``end`` of tiles of all images, one after the other."""
+    """The transforms of a block: rows ``begin`` to ``end`` of tiles of all images, one after the other."""
 
     def __init__(
         self, context: EmitContext, convolution: Convolution, panels: int, begin: TirExpr, end: TirExpr

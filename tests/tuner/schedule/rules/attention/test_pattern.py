@@ -160,11 +160,11 @@ def test_other_programs_are_refused_with_the_reason(data: dict[str, Any], reason
 )
 def test_bounds_of_a_mask(score: str, bounds: list[str], inside: str) -> None:
     found = matched(chain(score, dtype={"seg": "int32"} if "seg" in score else "float32")).mask
-    names = {"b0": "b", "attention.dots": "a"}
+    names = {"b0": "b", "attention.computed": "a"}
     texts = [f"j {'<=' if bound.is_upper else '>='} {bound.limit}" for bound in found.bounds]
     plain = [text.replace("b0", names["b0"]) for text in texts]
     assert sorted(plain) == sorted(bounds)
-    assert text_of(found.inside).replace("attention.dots", "a") == inside
+    assert text_of(found.inside).replace("attention.computed", "a") == inside
     assert mask_of(found.score) == found
 
 
