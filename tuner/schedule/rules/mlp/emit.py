@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -119,49 +119,37 @@ def _blocks(chain: Chain, kernel: MicroKernel, firsts: list[EmitContext], second
     length, count = min(each * panel, size), -(-panels // each)
     most, width = kernel["mb"] * kernel["mr"] + kernel["mr"] - 1, kept_width(length, second.vectors.lanes)
 
+    def block_of(windows: Windows, nest: Nest, columns: Share, block: Block) -> None:
+        block = Block(bound(block.start), bound(block.count), block.ends)
+        for index, chunk in _chunks(nest, length, count):
+            kept = windows(block.start * i64(nest.mr), chunk.first)
+            tiles, own = (block.start, I.Bind(block.start + block.count)), index * i64(each)
+            for context in firsts:
+                first = Nest(_with(context, kept))
+                first.product(tiles, (own, tirx.min(own + i64(each), first.panels)), block.ends)
+            last = _with(second, kept)
+            Nest(last).at_chunk(block, chunk, columns, FromAhead(last), RowReader())
+
     def share(thread: TirExpr) -> None:
         with _kept(chain, second.extent["m"], most, width) as windows:
-            Nest(second).share(thread, _Fused(firsts, second, windows, each, length, count).product)
+
+            def product(nest: Nest, tiles: Share, columns: Share, is_last: TirExpr) -> None:
+                nest.blocks(tiles, is_last, partial(block_of, windows, nest, columns))
+
+            Nest(second).share(thread, product)
 
     on_threads(second.task.threads, share)
 
 
-@dataclass(frozen=True)
-class _Fused:
-    """The second product, before each chunk of whose sum the first ones compute the rows of a block. There are
-    ``count`` chunks of ``panels`` panels of the first products: ``length`` columns of the intermediate."""
-
-    firsts: list[EmitContext]
-    second: EmitContext
-    windows: Windows
-    panels: int
-    length: int
-    count: int
-
-    def product(self, nest: Nest, tiles: Share, panels: Share, is_last: TirExpr) -> None:
-        """What a share does, as ``Nest.share`` asks."""
-        nest.blocks(tiles, is_last, lambda block: self._columns(nest, block, panels))
-
-    def _columns(self, nest: Nest, block: Block, panels: Share) -> None:
-        block = Block(bound(block.start), bound(block.count), block.ends)
-        if self.count == 1:
-            self._chunk(nest, block, panels, i64(0), nest.whole)
-            return
-        with I.serial(i64(0), i64(self.count)) as index:
-            first, length = I.Bind(index * i64(self.length)), i64(self.length)
-            own = length if int(nest.k) % self.length == 0 else I.Bind(tirx.min(length, nest.k - first))
-            chunk = Chunk(first, own, index == i64(0), index == i64(self.count - 1))
-            self._chunk(nest, block, panels, index, chunk)
-
-    def _chunk(self, nest: Nest, block: Block, panels: Share, index: TirExpr, chunk: Chunk) -> None:
-        windows = self.windows(block.start * i64(nest.mr), chunk.first)
-        tiles = (block.start, I.Bind(block.start + block.count))
-        own = index * i64(self.panels)
-        for context in self.firsts:
-            first = Nest(_with(context, windows))
-            first.product(tiles, (own, tirx.min(own + i64(self.panels), first.panels)), block.ends)
-        second = _with(self.second, windows)
-        Nest(second).at_chunk(block, chunk, panels, FromAhead(second), RowReader())
+def _chunks(nest: Nest, length: int, count: int) -> Iterator[tuple[TirExpr, Chunk]]:
+    """The chunks of k by their numbers."""
+    if count == 1:
+        yield i64(0), nest.whole
+        return
+    with I.serial(i64(0), i64(count)) as index:
+        first, most = I.Bind(index * i64(length)), i64(length)
+        own = most if int(nest.k) % length == 0 else I.Bind(tirx.min(most, nest.k - first))
+        yield index, Chunk(first, own, index == i64(0), index == i64(count - 1))
 
 
 # -- all rows at a time -----------------------------------------------------------------------------------------------
@@ -175,16 +163,15 @@ def _whole(chain: Chain, kernel: MicroKernel, firsts: list[EmitContext], second:
         start = bound(index * part)
         rest = Block(start, bound(tirx.min(part, tiles - start)), index == parts - i64(1))
         own = windows(start * i64(kernel["mr"]), i64(0))
+
+        def product(nest: Nest, tiles: Share, panels: Share, is_last: TirExpr) -> None:
+            first, last = (I.Bind(rest.start + tile) for tile in tiles)
+            nest.product((first, last), panels, tirx.And(is_last, rest.ends))
+
+        def share(nests: Sequence[Nest], thread: TirExpr) -> None:
+            for nest in nests:
+                nest.share(thread, product)
+
         for phase in (firsts, [second]):
             nests = [Nest(_with(context, own), rest.count) for context in phase]
-            on_threads(second.task.threads, partial(_share_all, nests, rest))
-
-
-def _share_all(nests: Sequence[Nest], part: Block, thread: TirExpr) -> None:
-
-    def product(nest: Nest, tiles: Share, panels: Share, is_last: TirExpr) -> None:
-        first, last = (I.Bind(part.start + tile) for tile in tiles)
-        nest.product((first, last), panels, tirx.And(is_last, part.ends))
-
-    for nest in nests:
-        nest.share(thread, product)
+            on_threads(second.task.threads, partial(share, nests))
