@@ -122,10 +122,8 @@ def _views(parts: Indexing, extent: Mapping[str, TirExpr], buffers: Mapping[str,
         buffer, align = buffers[tensor], DTYPES[workload.tensors[tensor].dtype].bytes
         return View(I.decl_buffer(shape, buffer.dtype, data=buffer.data, align=align), roles)
 
-    views = {}
-    for side, operand in (("left", form.left), ("right", form.right)):
-        if operand.is_viewed:
-            views[f"{operand.tensor} {side}"] = declared(operand.tensor, operand.roles)
+    sides = (("left", form.left), ("right", form.right))
+    views = {f"{own.tensor} {side}": declared(own.tensor, own.roles) for side, own in sides if own.is_viewed}
     if form.out_roles is None:
         return views
     views["out"] = declared(form.out, form.out_roles)
@@ -140,9 +138,8 @@ def _views(parts: Indexing, extent: Mapping[str, TirExpr], buffers: Mapping[str,
 def layouts_of(task: SearchTask, kernel: MicroKernel) -> Mapping[str, Layout]:
     """How constants are packed."""
     form = form_of(task.workload, bool(kernel["join"]))
-    hardware = task.known_target.hardware
+    hardware, parts = task.known_target.hardware, []
     width, atom = kernel["nv"] * hardware.lanes(), atom_of(kernel, form.product.atoms(hardware))
-    parts = []
     for own in form.each:
         workload = own.phase.workload if own.phase is not None else task.workload
         sides = ((own.left, own.m, 1), (own.right, own.n, width))

@@ -117,8 +117,7 @@ def _share(context: EmitContext, own: Convolution, lines: int, panels: int, rows
 
 
 def _product(context: EmitContext, inputs: TirExpr, start: TirExpr, vectors: TirExpr) -> None:
-    """One of the products of a block. ``inputs`` [points * panels, channels, columns], of which the block has so many
-    ``vectors`` from panel ``start`` on."""
+    """One product of a block: ``vectors`` of ``inputs`` [points * panels, channels, columns] from ``start`` on."""
     nest, nv = Nest(context), context.kernel["nv"]
     full = I.Bind(tirx.truncdiv(vectors, i64(nv)))
     rest, base = I.Bind(vectors - full * i64(nv)), I.Bind(start)
