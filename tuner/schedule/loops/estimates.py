@@ -4,51 +4,122 @@ tuner/program/rates.py."""
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Generic
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tuner.errors import IllegalKernel
 from tuner.program.dtypes import DTYPES
 from tuner.program.expr import TRANSCENDENTAL, Call, Expr
+from tuner.program.notation import Stage
 from tuner.program.rates import Rates
+from tuner.program.target import Target
 from tuner.program.task import SearchTask
 from tuner.program.workload import Workload
-from tuner.schedule.rule import Extents, Rule
-from tuner.schedule.space import MicroKernel
+from tuner.schedule.function import KernelFunction, kernel_function
+from tuner.schedule.rule import Extents, Found, NoMatch, Rule, matched
+from tuner.schedule.space import Axis, MicroKernel, SearchSpace
 
 Floats = NDArray[np.float64]
+RESERVED_REGISTERS = 4
+"""For what is loaded and computed beside the accumulators."""
 
 
-class LoopRule(Rule):
-    """A rule that estimates its kernels one by one."""
+class LoopRule(Rule, Generic[Found]):
+    """A rule for loops over elements: ``found`` is what it finds in a program, and theory takes its kernels one by one.
+
+    ``find``: what a workload consists of, or why the rule does not take it.
+    """
+
+    find: Callable[[Workload], Found | NoMatch]
 
     @abstractmethod
-    def cycles(self, task: SearchTask, kernel: MicroKernel, extents: Extents) -> Floats:
+    def named(self, workload: Workload, found: Found) -> Mapping[str, str]:
+        """The role of each axis of the program."""
+
+    @abstractmethod
+    def axes(self, task: SearchTask, found: Found) -> tuple[Axis, ...]:
+        """The axes of the space."""
+
+    @abstractmethod
+    def wanted(self, task: SearchTask, found: Found) -> Iterable[Mapping[str, int]]:
+        """Values of the default kernel, the best first; the last ones are legal. An axis gets the largest choice up to
+        its value, or the first one where it has none."""
+
+    @abstractmethod
+    def cycles(self, task: SearchTask, found: Found, kernel: MicroKernel, extents: Extents) -> Floats:
         """[shapes]: cycles that theory expects."""
 
     @abstractmethod
-    def sizes(self, task: SearchTask, extents: Extents) -> Sequence[Floats]:
+    def sizes(self, task: SearchTask, found: Found, extents: Extents) -> Sequence[Floats]:
         """What features say of the shapes, each [shapes]."""
 
+    @abstractmethod
+    def write(self, task: SearchTask, found: Found, kernel: MicroKernel, function: KernelFunction) -> None:
+        """The body of a kernel."""
+
+    def found(self, task: SearchTask) -> Found:
+        """What a workload that the rule takes consists of. Raises ValueError for another."""
+        return matched(task.workload, self.find(task.workload))
+
+    def roles(self, workload: Workload, target: Target) -> Mapping[str, str] | NoMatch:
+        found = self.find(workload)
+        return found if isinstance(found, NoMatch) else self.named(workload, found)
+
+    def space(self, task: SearchTask) -> SearchSpace:
+        return SearchSpace(self.name, self.version, self.axes(task, self.found(task)), check=lambda kernel: None)
+
+    def default_kernel(self, task: SearchTask) -> MicroKernel:
+        space, tried = self.space(task), self.wanted(task, self.found(task))
+        nearest = ({axis.name: _nearest(axis, wanted) for axis in space.axes} for wanted in tried)
+        return next(kernel for kernel in map(space.legal, nearest) if kernel is not None)
+
     def estimate_s(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float64]:
-        return np.stack([self.cycles(task, kernel, extents) for kernel in kernels]) / task.rates.clock_hz
+        found = self.found(task)
+        return np.stack([self.cycles(task, found, kernel, extents) for kernel in kernels]) / task.rates.clock_hz
 
     def features(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float32]:
-        return feature_table(self.sizes(task, extents), kernels, self.estimate_s(task, kernels, extents))
+        return feature_table(
+            self.sizes(task, self.found(task), extents), kernels, self.estimate_s(task, kernels, extents)
+        )
+
+    def emit(self, task: SearchTask, kernel: MicroKernel, name: str) -> Any:
+        with kernel_function(task.workload, {}, name) as function:
+            self.write(task, self.found(task), kernel, function)
+        return function.get()
 
 
-def feature_table(sizes: Sequence[Floats], kernels: Sequence[MicroKernel], estimate: Floats) -> NDArray[np.float32]:
-    """[kernels, shapes, features]: ``sizes`` ([shapes] or [kernels, 1], broadcast), kernel values, the estimate."""
+def _nearest(axis: Axis, wanted: Mapping[str, int]) -> int:
+    most = wanted.get(axis.name, axis.choices[0])
+    return max(choice for choice in axis.choices if choice <= most)
+
+
+def feature_table(
+    sizes: Sequence[Floats], kernels: Sequence[MicroKernel], estimate: Floats, *more: Floats
+) -> NDArray[np.float32]:
+    """[kernels, shapes, features]: ``sizes`` ([shapes] or [kernels, 1], broadcast), kernel values, ``more`` sizes, the
+    estimate."""
     values = [np.array([[float(kernel[name])] for kernel in kernels]) for name, _ in kernels[0].values]
-    columns = [np.broadcast_to(column, estimate.shape) for column in (*sizes, *values)]
+    columns = [np.broadcast_to(column, estimate.shape) for column in (*sizes, *values, *more)]
     return np.stack([*columns, np.log2(estimate)], axis=2).astype(np.float32)
 
 
 def call_cycles(task: SearchTask) -> float:
     """Of a call, and of waking the threads."""
     return task.rates.call + (task.rates.fork if task.threads > 1 else 0.0)
+
+
+def register_check(task: SearchTask, need: Callable[[MicroKernel], int], fewer: str) -> Callable[[MicroKernel], None]:
+    """Raises IllegalKernel where the accumulators that a kernel needs leave too few vector registers."""
+    limit = task.known_target.hardware.vector_registers - RESERVED_REGISTERS
+
+    def check(kernel: MicroKernel) -> None:
+        if (held := need(kernel)) > limit:
+            raise IllegalKernel(f"{held} accumulators of {limit} vector registers: fewer {fewer}")
+
+    return check
 
 
 def volume(axes: Iterable[str], extents: Extents) -> Floats:
@@ -80,6 +151,11 @@ def body_cycles(rates: Rates, nodes: Sequence[Expr]) -> float:
     """Of the nodes of an expression, on one vector."""
     called = sum(isinstance(node, Call) and node.function in TRANSCENDENTAL for node in nodes)
     return rates.operation * len(nodes) + rates.function * called
+
+
+def nan_cycles(stage: Stage) -> float:
+    """Of a maximum or minimum beyond an addition, on one vector: NaN is tested for."""
+    return 1.5 if stage.reducer in ("max", "min") else 0.0
 
 
 def lanes_for(task: SearchTask, dtypes: Iterable[str]) -> int:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 
 from tuner.program.expr import Axis, Binary, reads
 from tuner.program.notation import Stage
 from tuner.program.shapes import ElementTypes
 from tuner.program.workload import Workload
 from tuner.schedule.access import values
-from tuner.schedule.rule import NoMatch
+from tuner.schedule.rule import need
 from tuner.schedule.tir import I, TirExpr, tirx
 from tuner.schedule.vector.arithmetic import bound, like, multiply_add
 from tuner.schedule.vector.dtypes import constant
@@ -24,36 +25,29 @@ Parts = tuple[Stage, tuple[Stage, ...]]
 """The reduction, and the stages on its result."""
 
 
-def one_reduction(workload: Workload) -> Parts | NoMatch:
-    """The parts of a program whose vectors run along the last axis of the output; why it is no such program."""
+def one_reduction(workload: Workload) -> Parts:
+    """The parts of a program whose vectors run along the last axis of the output. Raises Mismatch."""
     reductions = [stage for stage in workload.program.stages if stage.reducer]
-    if len(reductions) != 1:
-        return NoMatch(f"it has {len(reductions)} reductions, not one")
+    need(len(reductions) == 1, f"it has {len(reductions)} reductions, not one")
     (stage,) = reductions
-    after = tuple(other for other in workload.program.stages if other is not stage)
-    problem = next(_problems(workload, stage, after), None)
-    return NoMatch(problem) if problem else (stage, after)
-
-
-def _problems(workload: Workload, stage: Stage, after: tuple[Stage, ...]) -> Iterator[str]:
-    if not stage.axes:
-        yield "the reduction leaves no axis"
+    need(bool(stage.axes), "the reduction leaves no axis")
     size = workload.sizes[stage.axes[-1]].constant
-    if size is not None and size < MIN_VECTOR:
-        yield f"{stage.axes[-1]} is too short for vectors"
-    yield from (f"{tensor.name} is bool" for tensor in workload.tensors.values() if tensor.dtype == "bool")
+    need(size is None or size >= MIN_VECTOR, f"{stage.axes[-1]} is too short for vectors")
+    for tensor in workload.tensors.values():
+        need(tensor.dtype != "bool", f"{tensor.name} is bool")
     for other in workload.program.stages:
         # Lanes past the end of a row hold anything, zeros included.
-        if any(isinstance(node, Binary) and node.operator in ("//", "%") for node in values(other.body)):
-            yield f"stage {other.tensor} divides integers"
+        divides = any(isinstance(node, Binary) and node.operator in ("//", "%") for node in values(other.body))
+        need(not divides, f"stage {other.tensor} divides integers")
+    after = tuple(other for other in workload.program.stages if other is not stage)
     own, here = workload.program.stage, tuple(map(Axis, stage.axes))
     for other in after:
-        if other.axes != stage.axes:
-            yield f"stage {other.tensor} has other axes than the reduction"
-        if any(read.tensor in own for read in reads(stage.body)):
-            yield f"stage {other.tensor} comes before the reduction"
-        if any(read.tensor in own and read.indices != here for read in reads(other.body)):
-            yield f"stage {other.tensor} reads another stage elsewhere than at its own indices"
+        need(other.axes == stage.axes, f"stage {other.tensor} has other axes than the reduction")
+        is_before = any(read.tensor in own for read in reads(stage.body))
+        need(not is_before, f"stage {other.tensor} comes before the reduction")
+        is_here = all(read.indices == here for read in reads(other.body) if read.tensor in own)
+        need(is_here, f"stage {other.tensor} reads another stage elsewhere than at its own indices")
+    return stage, after
 
 
 def start_value(stage: Stage, dtype: str, lanes: int) -> TirExpr:
@@ -61,21 +55,22 @@ def start_value(stage: Stage, dtype: str, lanes: int) -> TirExpr:
     return constant(identity(str(stage.reducer), dtype), dtype, lanes)
 
 
-def accumulated(
-    stage: Stage, dtype: str, evaluator: Evaluator, total: TirExpr,
-    within: Callable[[TirExpr, TirExpr], TirExpr] | None = None,
-) -> TirExpr:  # fmt: skip
-    """``total`` and one value more of a reduction, in ``dtype``. Bind ``total``. ``within``: of two vectors the first
-    one in the lanes that count, the second one in others."""
-    body = stage.body
+def addition(
+    stage: Stage, dtype: str, evaluator: Evaluator, within: Callable[[TirExpr, TirExpr], TirExpr] | None = None
+) -> Callable[[TirExpr], TirExpr]:
+    """Writes one value of a reduction, in ``dtype``; what makes a new total of a bound one. ``within``: of two vectors
+    the first one in the lanes that count, the second one in others."""
+    body, combine = stage.body, COMBINE[str(stage.reducer)]
     if stage.reducer == "sum" and dtype.startswith("float") and isinstance(body, Binary) and body.operator == "*":
         left, right = (bound(evaluator.value(side, dtype)) for side in (body.left, body.right))
         if within is not None:
             # Not the sum is masked: of a masked multiply-add LLVM may load an operand without its mask, past the row.
             left, right = (within(side, like(0, side)) for side in (left, right))
-        return multiply_add(left, right, total)
-    value = COMBINE[str(stage.reducer)](bound(evaluator.value(body, dtype)), total)
-    return value if within is None else within(bound(value), total)
+        return partial(multiply_add, left, right)
+    value = bound(evaluator.value(body, dtype))
+    if within is None:
+        return partial(combine, value)
+    return lambda total: within(bound(combine(value, total)), total)
 
 
 class Accumulators:
@@ -89,9 +84,9 @@ class Accumulators:
             self._put(number, start_value(stage, self.dtype, vectors.lanes))
 
     def add(self, number: int, evaluator: Evaluator, within: Callable[[TirExpr, TirExpr], TirExpr]) -> None:
-        """One value more to accumulator ``number``; see ``accumulated``."""
+        """One value more to accumulator ``number``; see ``addition``."""
         before = bound(self._get(number))
-        self._put(number, accumulated(self.stage, self.dtype, evaluator, before, within))
+        self._put(number, addition(self.stage, self.dtype, evaluator, within)(before))
 
     def total(self) -> TirExpr:
         """One scalar: pairs of accumulators, then halves of the last one.

@@ -74,6 +74,24 @@ def in_groups(share: Share, size: int, visit: Callable[[TirExpr], None]) -> TirE
     return groups
 
 
+def in_groups_and_rest(share: Share, size: int, visit: Callable[[TirExpr, int], None]) -> None:
+    """``visit`` the first value of each whole group, and ``size``; then each value that is left over, and 1."""
+    first, last = share
+    rest = first + in_groups(share, size, lambda start: visit(start, size)) * i64(size) if size > 1 else first
+    with I.serial(rest, last) as value:
+        visit(value, 1)
+
+
+def in_groups_to(last: TirExpr, size: int, visit: Callable[[TirExpr, int], None]) -> None:
+    """The same from 0 on, where no value is below it."""
+    groups = I.Bind(tirx.truncdiv(last, i64(size)))
+    with I.serial(i64(0), groups) as group:
+        visit(group * i64(size), size)
+    if size > 1:
+        with I.serial(groups * i64(size), last) as value:
+            visit(value, 1)
+
+
 def in_vectors(share: Share, lanes: int, unroll: int, visit: Callable[[TirExpr, int, int], None]) -> None:
     """Groups of ``unroll`` vectors, single ones, then the rest element by element.
 

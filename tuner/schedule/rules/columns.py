@@ -15,26 +15,23 @@ Threads share the strips. No choice depends on a shape that is dynamic.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any
 
 import numpy as np
 
 from tuner.program.expr import Read, axes_of, reads
 from tuner.program.notation import Stage
-from tuner.program.target import Target
 from tuner.program.task import SearchTask
 from tuner.program.workload import Workload
 from tuner.schedule.access import lies_along, looked_up, reduced_order, stride, values
-from tuner.schedule.function import KernelFunction, kernel_function
+from tuner.schedule.function import KernelFunction
 from tuner.schedule.loops.estimates import Floats, LoopRule, bytes_at, lanes_for, roofline, thread_speedup, volume
 from tuner.schedule.loops.reading import Index, Known, Nest, Reader, write_outputs
-from tuner.schedule.loops.reductions import accumulated, one_reduction, start_value
-from tuner.schedule.loops.shares import Share, in_shares, over, position_of, product_of
-from tuner.schedule.rule import Extents, NoMatch, matched
-from tuner.schedule.space import Axis, MicroKernel, SearchSpace
+from tuner.schedule.loops.reductions import addition, one_reduction, start_value
+from tuner.schedule.loops.shares import Share, in_groups_to, in_shares, over, position_of, product_of
+from tuner.schedule.rule import Extents, need, pattern
+from tuner.schedule.space import Axis, MicroKernel
 from tuner.schedule.tir import I, TirExpr, i64, tirx
 from tuner.schedule.vector.arithmetic import bound
 from tuner.schedule.vector.memory import workspace
@@ -64,103 +61,82 @@ class ColumnProgram:
         """Every distinct read."""
         return list(dict.fromkeys(read for stage in (self.stage, *self.after) for read in reads(stage.body)))
 
-
-@lru_cache(maxsize=1024)
-def match(workload: Workload) -> ColumnProgram | NoMatch:
-    """The reduction of a workload, or why it is none of columns."""
-    parts = one_reduction(workload)
-    if isinstance(parts, NoMatch):
-        return parts
-    program = ColumnProgram(*parts, reduced_order(parts[0]))
-    problem = next(_problems(workload, program), None)
-    return NoMatch(problem) if problem else program
+    def lanes(self, task: SearchTask) -> int:
+        """Elements of a vector."""
+        types = task.workload.element_types
+        return lanes_for(task, [types.reduced_type(self.stage), *(types.type_of(each.body) for each in self.after)])
 
 
-def _problems(workload: Workload, program: ColumnProgram) -> Iterator[str]:
-    if workload.padding:
-        yield "a tensor is padded"
-    every, column = {*program.stage.axes, *program.rows}, program.column
-    if not any(every <= axes_of(read) and stride(read, column) == 1 for read in reads(program.stage.body)):
-        yield f"no tensor lies along {column} and has all axes: it is of rows, or a product"
-    yield from (f"{read.tensor} does not lie along {column}" for read in program.reads if not lies_along(read, column))
+@pattern
+def match(workload: Workload) -> ColumnProgram:
+    """The reduction of a workload along columns."""
+    stage, after = one_reduction(workload)
+    program = ColumnProgram(stage, after, reduced_order(stage))
+    need(not workload.padding, "a tensor is padded")
+    every, column = {*stage.axes, *program.rows}, program.column
+    has_all = any(every <= axes_of(read) and stride(read, column) == 1 for read in reads(stage.body))
+    need(has_all, f"no tensor lies along {column} and has all axes: it is of rows, or a product")
+    for read in program.reads:
+        need(lies_along(read, column), f"{read.tensor} does not lie along {column}")
+    return program
 
 
-def _program_of(task: SearchTask) -> ColumnProgram:
-    return matched(task.workload, match(task.workload))
-
-
-def _lanes(task: SearchTask) -> int:
-    program, types = _program_of(task), task.workload.element_types
-    return lanes_for(task, [types.reduced_type(program.stage), *(types.type_of(stage.body) for stage in program.after)])
-
-
-class ColumnReduction(LoopRule):
+class ColumnReduction(LoopRule[ColumnProgram]):
     """See the module's text for the axes."""
 
     name = "column_reduction"
+    find = staticmethod(match)
 
-    def roles(self, workload: Workload, target: Target) -> Mapping[str, str] | NoMatch:
-        answer = match(workload)
-        if isinstance(answer, NoMatch):
-            return answer
-        roles = dict.fromkeys(answer.rows, "row") | {answer.column: "column"}
-        return {axis: roles.get(axis, "outer") for axis in workload.program.axes}
+    def named(self, workload: Workload, found: ColumnProgram) -> Mapping[str, str]:
+        outer = dict.fromkeys(workload.program.axes, "outer")
+        return outer | dict.fromkeys(found.rows, "row") | {found.column: "column"}
 
     def workspace_bytes(self, task: SearchTask) -> int:
         return task.threads * STRIPS[-1] * task.known_target.hardware.vector_bytes
 
-    def space(self, task: SearchTask) -> SearchSpace:
-        columns, lanes = task.workload.sizes[_program_of(task).column].constant, _lanes(task)
+    def axes(self, task: SearchTask, found: ColumnProgram) -> tuple[Axis, ...]:
+        columns, lanes = task.workload.sizes[found.column].constant, found.lanes(task)
         strips = tuple(strip for strip in STRIPS if columns is None or strip == 1 or strip * lanes < 4 * columns)
-        axes = (Axis("rows", "rows that are added at a time", ROWS), Axis("strip", "vectors of accumulators", strips))
-        return SearchSpace(self.name, self.version, axes, check=lambda kernel: None)
+        return Axis("rows", "rows that are added at a time", ROWS), Axis("strip", "vectors of accumulators", strips)
 
-    def default_kernel(self, task: SearchTask) -> MicroKernel:
-        space = self.space(task)
+    def wanted(self, task: SearchTask, found: ColumnProgram) -> Iterable[Mapping[str, int]]:
         # The longer the streams, the better; but each thread needs strips of its own.
-        wanted = STRIPS[-1] if task.threads == 1 else 16
-        strip = max(choice for choice in space.axes[1].choices if choice <= wanted)
-        return space.kernel({"rows": 8, "strip": strip})
+        return ({"rows": 8, "strip": STRIPS[-1] if task.threads == 1 else 16},)
 
-    def cycles(self, task: SearchTask, kernel: MicroKernel, extents: Extents) -> Floats:
-        program, lanes = _program_of(task), _lanes(task)
-        columns, outer = (volume(axes, extents) for axes in (program.stage.axes[-1:], program.stage.axes[:-1]))
-        rows = volume(program.rows, extents)
+    def cycles(self, task: SearchTask, found: ColumnProgram, kernel: MicroKernel, extents: Extents) -> Floats:
+        lanes, (*outer_axes, column) = found.lanes(task), found.stage.axes
+        columns, outer, rows = (volume(axes, extents) for axes in ((column,), outer_axes, found.rows))
         strips = outer * np.ceil(columns / (lanes * kernel["strip"]))
-        each = 1.0 + task.rates.operation * (len(list(values(program.stage.body))) - 1)
+        each = 1.0 + task.rates.operation * (len(list(values(found.stage.body))) - 1)
         vectors = outer * np.ceil(columns / lanes)
         work = vectors * rows * (each + TURN_CYCLES / kernel["rows"]) + strips * rows / kernel["rows"] * GROUP_CYCLES
         # A strip that is narrower than a page leaves the prefetchers of memory little to go by.
         narrow = 1.0 + 8.0 / kernel["strip"] * (columns > lanes * kernel["strip"])
-        return roofline(task, work, _moved(task, extents), thread_speedup(strips, task.threads), narrow)
+        return roofline(task, work, _moved(task, found, extents), thread_speedup(strips, task.threads), narrow)
 
-    def sizes(self, task: SearchTask, extents: Extents) -> list[Floats]:
-        program = _program_of(task)
-        columns = volume((program.column,), extents)
-        elements = volume((*program.stage.axes, *program.rows), extents)
-        sizes = [np.log2(elements + 1), np.log2(_moved(task, extents) + 1), np.log2(columns + 1)]
-        return [*sizes, columns % _lanes(task)]
+    def sizes(self, task: SearchTask, found: ColumnProgram, extents: Extents) -> list[Floats]:
+        columns, elements = (volume(axes, extents) for axes in ((found.column,), (*found.stage.axes, *found.rows)))
+        logarithms = [np.log2(size + 1) for size in (elements, _moved(task, found, extents), columns)]
+        return [*logarithms, columns % found.lanes(task)]
 
-    def emit(self, task: SearchTask, kernel: MicroKernel, name: str) -> Any:
-        with kernel_function(task.workload, {}, name) as function:
-            _Strips(task, kernel, function).emit()
-        return function.get()
+    def write(self, task: SearchTask, found: ColumnProgram, kernel: MicroKernel, function: KernelFunction) -> None:
+        _Strips(task, found, kernel, function).emit()
 
 
-def _moved(task: SearchTask, extents: Extents) -> Floats:
-    program = _program_of(task)
-    places = [(read.tensor, axes_of(read)) for read in program.reads]
-    places += [(output.name, frozenset(program.stage.axes)) for output in task.workload.outputs]
+def _moved(task: SearchTask, found: ColumnProgram, extents: Extents) -> Floats:
+    places = [(read.tensor, axes_of(read)) for read in found.reads]
+    places += [(output.name, frozenset(found.stage.axes)) for output in task.workload.outputs]
     return bytes_at(places, task.workload, extents)
 
 
 class _Strips(Nest):
     """Writes the loop over strips of columns; each thread has a contiguous share of them."""
 
-    def __init__(self, task: SearchTask, kernel: MicroKernel, function: KernelFunction) -> None:
-        super().__init__(task, kernel, function, _lanes(task))
-        self.program = _program_of(task)
-        self.stage, self.column = self.program.stage, self.program.column
+    def __init__(
+        self, task: SearchTask, found: ColumnProgram, kernel: MicroKernel, function: KernelFunction
+    ) -> None:  # fmt: skip
+        super().__init__(task, kernel, function, found.lanes(task))
+        self.program, self.stage, self.column = found, found.stage, found.column
         self.computed, self.width = self.types.reduced_type(self.stage), i64(kernel["strip"] * self.lanes)
 
     def emit(self) -> None:
@@ -201,13 +177,10 @@ class _Strips(Nest):
             visit(whole * lanes, extent)
 
     def _rows(self, totals: TirExpr, axis: str, index: Index) -> None:
-        size, count = self.function.extents[axis], self.kernel["rows"]
-        groups = I.Bind(tirx.truncdiv(size, i64(count)))
-        with I.serial(i64(0), groups) as group:
-            self._add(totals, [{**index, axis: group * i64(count) + i64(row)} for row in range(count)])
-        if count > 1:
-            with I.serial(groups * i64(count), size) as value:
-                self._add(totals, [{**index, axis: value}])
+        def rows(start: TirExpr, count: int) -> None:
+            self._add(totals, [{**index, axis: start + i64(row)} for row in range(count)])
+
+        in_groups_to(self.function.extents[axis], self.kernel["rows"], rows)
 
     def _add(self, totals: TirExpr, rows: Sequence[Index]) -> None:
         known = [self._known(row) for row in rows]
@@ -216,7 +189,7 @@ class _Strips(Nest):
             total = bound(totals[self.vectors.ramp(column)])
             for row, held in zip(rows, known, strict=True):
                 evaluator = self._at(row, column, limit).evaluator(held)
-                total = bound(accumulated(self.stage, self.computed, evaluator, total))
+                total = bound(addition(self.stage, self.computed, evaluator)(total))
             I.buffer_store(totals, total, [self.vectors.ramp(column)])
 
         self._columns(rows[0], add)

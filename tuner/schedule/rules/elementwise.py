@@ -15,29 +15,27 @@ No choice depends on a shape.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any
 
 import numpy as np
 
 from tuner.program.expr import Read, axes_of, reads, walk
 from tuner.program.inline import inlined
 from tuner.program.notation import Stage
-from tuner.program.target import Target
 from tuner.program.task import SearchTask
 from tuner.program.workload import Workload
 from tuner.schedule.access import looked_up, stride, vector_axis
-from tuner.schedule.function import KernelFunction, kernel_function
+from tuner.schedule.function import KernelFunction
 from tuner.schedule.loops.estimates import Floats, LoopRule, body_cycles, bytes_at, lanes_for, roofline, volume
 from tuner.schedule.loops.reading import NOTHING, Index, Known, Nest, write_outputs
 from tuner.schedule.loops.shares import Share, in_split, in_vectors, over, splits
-from tuner.schedule.rule import Extents, NoMatch, matched
-from tuner.schedule.space import Axis, MicroKernel, SearchSpace
+from tuner.schedule.rule import Extents, Mismatch, need, pattern
+from tuner.schedule.space import Axis, MicroKernel
 from tuner.schedule.tir import I, TirExpr, i64, tirx
 from tuner.schedule.vector.arithmetic import bound
 
+MAX_TILE = 64
 ROW_CYCLES = 5.0
 TURN_CYCLES = 0.4
 """Of an element that is transposed in registers."""
@@ -58,16 +56,17 @@ class OutputLoops:
     turned: tuple[Read, ...]
 
 
-@lru_cache(maxsize=1024)
-def match(workload: Workload) -> tuple[OutputLoops, ...] | NoMatch:
-    """The loops of each output of a program without reductions, or why it has some."""
-    if any(stage.reducer for stage in workload.program.stages):
-        return NoMatch("a stage is a reduction")
+Outputs = tuple[OutputLoops, ...]
+
+
+@pattern
+def match(workload: Workload) -> Outputs:
+    """The loops of each output of a program without reductions."""
+    need(not any(stage.reducer for stage in workload.program.stages), "a stage is a reduction")
     program = inlined(workload)
     if program is None:
-        return NoMatch("stages cannot be put into one another: one is padded, or they grow too long")
-    if set(program.inputs) != set(workload.program.inputs):
-        return NoMatch("an input is read by no output")
+        raise Mismatch("stages cannot be put into one another: one is padded, or they grow too long")
+    need(set(program.inputs) == set(workload.program.inputs), "an input is read by no output")
     return tuple(_loops(workload, stage) for stage in program.stages)
 
 
@@ -76,7 +75,7 @@ def _loops(workload: Workload, stage: Stage) -> OutputLoops:
     if axis is not None or not stage.axes:
         return OutputLoops(stage, axis is not None, None, ())
     *outer, last = stage.axes
-    strided = (read for read in reads(stage.body) if stride(read, last) not in (0, 1))
+    strided = (read for read in reads(stage.body) if stride(read, last) is None)
     crossed = next((axis for read in strided for axis in outer if stride(read, axis) == 1), None)
     return OutputLoops(stage, False, crossed, () if crossed is None else _turned(stage, crossed))
 
@@ -87,7 +86,7 @@ def _turned(stage: Stage, crossed: str) -> tuple[Read, ...]:
     for read in dict.fromkeys(reads(stage.body)):
         if any({last, crossed} & axes_of(inner) for inner in looked_up(read)):
             return ()
-        if stride(read, last) in (0, 1):
+        if stride(read, last) is not None:
             continue
         if stride(read, crossed) != 1 or last in axes_of(read.indices[-1]):
             return ()
@@ -95,43 +94,33 @@ def _turned(stage: Stage, crossed: str) -> tuple[Read, ...]:
     return tuple(turned)
 
 
-def outputs_of(workload: Workload) -> tuple[OutputLoops, ...]:
-    """The loops of a workload that the rule takes. Raises ValueError for another."""
-    return matched(workload, match(workload))
-
-
-class Elementwise(LoopRule):
+class Elementwise(LoopRule[Outputs]):
     """See the module's text for the axes."""
 
     name = "injective"
     version = 2
+    find = staticmethod(match)
 
-    def roles(self, workload: Workload, target: Target) -> Mapping[str, str] | NoMatch:
-        answer = match(workload)
-        if isinstance(answer, NoMatch):
-            return answer
-        last = {axis for loops in answer for axis in loops.stage.axes[-1:]}
-        return {axis: "inner" if axis in last else "outer" for axis in workload.program.axes}
+    def named(self, workload: Workload, found: Outputs) -> Mapping[str, str]:
+        inner = {axis: "inner" for loops in found for axis in loops.stage.axes[-1:]}
+        return dict.fromkeys(workload.program.axes, "outer") | inner
 
-    def space(self, task: SearchTask) -> SearchSpace:
-        outputs = outputs_of(task.workload)
-        unrolls = (1, 2, 4, 8) if any(loops.in_vectors for loops in outputs) else (1,)
-        tiles = (0, 8, 16, 32, 64) if any(loops.crossed for loops in outputs) else (0,)
-        axes = (
+    def axes(self, task: SearchTask, found: Outputs) -> tuple[Axis, ...]:
+        unrolls = (1, 2, 4, 8) if any(loops.in_vectors for loops in found) else (1,)
+        tiles = (0, 8, 16, 32, MAX_TILE) if any(loops.crossed for loops in found) else (0,)
+        return (
             Axis("unroll", "vectors in a turn of the inner loop", unrolls),
             Axis("tile", "blocks of a transpose", tiles),
-            Axis("split", "the axis divided among threads", splits([loops.stage for loops in outputs], task.threads)),
+            Axis("split", "the axis divided among threads", splits([loops.stage for loops in found], task.threads)),
         )
-        return SearchSpace(self.name, self.version, axes, check=lambda kernel: None)
 
-    def default_kernel(self, task: SearchTask) -> MicroKernel:
-        unrolls, tiles, _ = (axis.choices for axis in self.space(task).axes)
-        return self.space(task).kernel({"unroll": min(2, unrolls[-1]), "tile": tiles[-1], "split": 0})
+    def wanted(self, task: SearchTask, found: Outputs) -> Iterable[Mapping[str, int]]:
+        return ({"unroll": 2, "tile": MAX_TILE},)
 
-    def cycles(self, task: SearchTask, kernel: MicroKernel, extents: Extents) -> Floats:
+    def cycles(self, task: SearchTask, found: Outputs, kernel: MicroKernel, extents: Extents) -> Floats:
         lanes_of_vector = task.known_target.hardware.lanes()
         compute = volume((), extents) * 0.0
-        for loops in outputs_of(task.workload):
+        for loops in found:
             is_turned = bool(loops.turned) and kernel["tile"] >= lanes_of_vector
             lanes = lanes_of_vector if loops.in_vectors or is_turned else 1
             each = body_cycles(task.rates, list(walk(loops.stage.body))) / lanes
@@ -139,24 +128,21 @@ class Elementwise(LoopRule):
             each += 0.5 / (kernel["unroll"] * lanes) + TURN_CYCLES * is_turned
             axes = loops.stage.axes
             compute += volume(axes, extents) * each + volume(axes[:-1], extents) * ROW_CYCLES
-        return roofline(task, compute, _moved(task, extents), parts=task.threads)
+        return roofline(task, compute, _moved(task, found, extents), parts=task.threads)
 
-    def sizes(self, task: SearchTask, extents: Extents) -> list[Floats]:
-        axes = [loops.stage.axes for loops in outputs_of(task.workload)]
-        elements = np.max([volume(each, extents) for each in axes], axis=0)
-        row = np.max([volume(each[-1:], extents) for each in axes], axis=0)
-        return [np.log2(elements + 1), np.log2(_moved(task, extents) + 1), np.log2(row + 1), row % 8]
+    def sizes(self, task: SearchTask, found: Outputs, extents: Extents) -> list[Floats]:
+        elements = np.max([volume(loops.stage.axes, extents) for loops in found], axis=0)
+        row = np.max([volume(loops.stage.axes[-1:], extents) for loops in found], axis=0)
+        return [*(np.log2(size + 1) for size in (elements, _moved(task, found, extents), row)), row % 8]
 
-    def emit(self, task: SearchTask, kernel: MicroKernel, name: str) -> Any:
-        with kernel_function(task.workload, {}, name) as function:
-            for loops in outputs_of(task.workload):
-                output = _Output(task, kernel, function, loops)
-                in_split(loops.stage.axes, function.extents, kernel["split"], task.threads, output.emit)
-        return function.get()
+    def write(self, task: SearchTask, found: Outputs, kernel: MicroKernel, function: KernelFunction) -> None:
+        for loops in found:
+            output = _Output(task, kernel, function, loops)
+            in_split(loops.stage.axes, function.extents, kernel["split"], task.threads, output.emit)
 
 
-def _moved(task: SearchTask, extents: Extents) -> Floats:
-    stages = [loops.stage for loops in outputs_of(task.workload)]
+def _moved(task: SearchTask, found: Outputs, extents: Extents) -> Floats:
+    stages = [loops.stage for loops in found]
     places = [(read.tensor, axes_of(read)) for stage in stages for read in dict.fromkeys(reads(stage.body))]
     return bytes_at([*places, *((stage.tensor, stage.axes) for stage in stages)], task.workload, extents)
 
@@ -199,27 +185,25 @@ class _Output(Nest):
         def block(number: Index) -> None:
             starts = [I.Bind(spans[axis][0] + number[axis] * tile) for axis in axes]
             ends = [tirx.min(start + tile, spans[axis][1]) for axis, start in zip(axes, starts, strict=True)]
+            shares = list(zip(starts, ends, strict=True))
             if not self.loops.turned or self.lanes == 1:
-                elements(*zip(starts, ends, strict=True))
+                elements(*shares)
                 return
-            wholes = [
-                I.Bind(start + tirx.truncdiv(end - start, step) * step) for start, end in zip(starts, ends, strict=True)
-            ]
-            self._squares(axes, index, starts, wholes)
-            elements((starts[0], wholes[0]), (wholes[1], ends[1]))
-            elements((wholes[0], ends[0]), (starts[1], ends[1]))
+            wholes = [(start, I.Bind(start + tirx.truncdiv(end - start, step) * step)) for start, end in shares]
+            self._squares(axes, index, wholes)
+            (_, rows), (_, columns) = wholes
+            elements(wholes[0], (columns, ends[1]))
+            elements((rows, ends[0]), shares[1])
 
         over(axes, counts, block, index)
 
-    def _squares(
-        self, axes: tuple[str, str], index: Index, starts: Sequence[TirExpr], ends: Sequence[TirExpr]
-    ) -> None:
+    def _squares(self, axes: tuple[str, str], index: Index, shares: Sequence[Share]) -> None:
         """Squares of one vector each way: what lies across is transposed in registers."""
         step, crossed = i64(self.lanes), axes[0]
-        counts = [(i64(0), tirx.truncdiv(end - start, step)) for start, end in zip(starts, ends, strict=True)]
+        counts = [(i64(0), tirx.truncdiv(end - start, step)) for start, end in shares]
 
         def square(number: Index) -> None:
-            here = {axis: start + number[axis] * step for axis, start in zip(axes, starts, strict=True)}
+            here = {axis: start + number[axis] * step for axis, (start, _) in zip(axes, shares, strict=True)}
             rows, columns = (
                 [{**index, **here, axis: here[axis] + i64(lane)} for lane in range(self.lanes)] for axis in axes
             )
@@ -229,8 +213,7 @@ class _Output(Nest):
                 for read in self.loops.turned
             }
             for lane, row in enumerate(rows):
-                known: Known = {read: vectors[lane] for read, vectors in turned.items()}
-                self._compute(row, self.lanes, known)
+                self._compute(row, self.lanes, {read: vectors[lane] for read, vectors in turned.items()})
 
         over(axes, dict(zip(axes, counts, strict=True)), square, index)
 

@@ -14,29 +14,27 @@ It is right for every shape and tuned for none: a program that matters deserves 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 
 from tuner.errors import IllegalKernel
 from tuner.program.expr import reads
 from tuner.program.notation import Stage
-from tuner.program.target import Target
 from tuner.program.task import SearchTask
 from tuner.program.workload import Workload
-from tuner.schedule.access import vector_axis
-from tuner.schedule.function import KernelFunction, dim_expr, kernel_function
+from tuner.schedule.access import VectorAxis, vector_axis
+from tuner.schedule.function import KernelFunction, dim_expr
 from tuner.schedule.loops.estimates import Floats, LoopRule, lanes_for, thread_speedup, volume
 from tuner.schedule.loops.reading import NOTHING, Index, Nest, Reader, write_outputs
 from tuner.schedule.loops.reductions import start_value
-from tuner.schedule.loops.shares import Share, in_groups, in_split, in_vectors, over, splits
-from tuner.schedule.rule import Extents, NoMatch
+from tuner.schedule.loops.shares import Share, in_groups_and_rest, in_split, in_vectors, over, splits
+from tuner.schedule.rule import Extents, pattern
 from tuner.schedule.space import Axis, MicroKernel, SearchSpace
-from tuner.schedule.tir import I, TirExpr, i64, tirx
+from tuner.schedule.tir import I, TirExpr, tirx
 from tuner.schedule.vector.dtypes import stored_type
 from tuner.schedule.vector.functions import COMBINE
 from tuner.schedule.vector.memory import workspace
@@ -48,43 +46,64 @@ ROW_CYCLES = 6.0
 """Of the loops around the innermost one."""
 
 
-class Fallback(LoopRule):
+@dataclass(frozen=True)
+class StageLoops:
+    """A stage, and the axis that it can run in vectors along."""
+
+    stage: Stage
+    vector: VectorAxis | None
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        return *self.stage.axes, *self.stage.reduce_axes
+
+
+Stages = tuple[StageLoops, ...]
+
+
+@pattern
+def match(workload: Workload) -> Stages:
+    """The loops of each stage."""
+    return tuple(StageLoops(stage, vector_axis(workload, stage)) for stage in workload.program.stages)
+
+
+class Fallback(LoopRule[Stages]):
     """See the module's text for the axes; ``tuner.schedule.access`` chooses vector axes."""
 
     name = "fallback"
     is_fallback = True
+    find = staticmethod(match)
 
-    def roles(self, workload: Workload, target: Target) -> Mapping[str, str] | NoMatch:
-        outputs = {axis for stage in workload.program.stages for axis in stage.axes}
-        return {axis: "parallel" if axis in outputs else "reduction" for axis in workload.program.axes}
+    def named(self, workload: Workload, found: Stages) -> Mapping[str, str]:
+        parallel = {axis: "parallel" for loops in found for axis in loops.stage.axes}
+        return dict.fromkeys(workload.program.axes, "reduction") | parallel
 
     def workspace_bytes(self, task: SearchTask) -> int:
         tensors = (task.workload.tensors[name] for name in task.workload.program.intermediates)
         return sum(tensor.bytes(task.largest_dims) for tensor in tensors)
 
-    def space(self, task: SearchTask) -> SearchSpace:
-        reduces = _reduces_in_vectors(task.workload)
-        axes = (
+    def axes(self, task: SearchTask, found: Stages) -> tuple[Axis, ...]:
+        reduces = any(loops.vector is not None and loops.vector.is_reduced for loops in found)
+        return (
             Axis("vector", "stages run in vectors where reads allow it", (0, 1)),
             Axis("split", "the output axis divided among threads", splits(task.workload.program.stages, task.threads)),
             Axis("sums", "vector accumulators of a reduction", (1, 2, 4, 8) if reduces else (1,)),
         )
-        return SearchSpace(self.name, self.version, axes, check=_check, canonicalise=_canonicalise)
 
-    def default_kernel(self, task: SearchTask) -> MicroKernel:
-        reduces = _reduces_in_vectors(task.workload)
-        return self.space(task).kernel({"vector": 1, "split": 0, "sums": 4 if reduces else 1})
+    def space(self, task: SearchTask) -> SearchSpace:
+        return replace(super().space(task), check=_check, canonicalise=_canonicalise)
 
-    def cycles(self, task: SearchTask, kernel: MicroKernel, extents: Extents) -> Floats:
-        workload = task.workload
-        forks = len(workload.program.stages) if task.threads > 1 else 0
+    def wanted(self, task: SearchTask, found: Stages) -> Iterable[Mapping[str, int]]:
+        return ({"vector": 1, "sums": 4},)
+
+    def cycles(self, task: SearchTask, found: Stages, kernel: MicroKernel, extents: Extents) -> Floats:
+        forks = len(found) if task.threads > 1 else 0
         total: Floats = volume((), extents) * (task.rates.call + task.rates.fork * forks)
-        for stage in workload.program.stages:
-            axes = (*stage.axes, *stage.reduce_axes)
-            points = volume(axes, extents)
+        for loops in found:
+            stage, points = loops.stage, volume(loops.axes, extents)
             work = SCALAR_CYCLES * (len(list(reads(stage.body))) * READ_CYCLES + 1)
-            chosen = vector_axis(workload, stage) if kernel["vector"] else None
-            rows = points / np.maximum(extents[chosen.name] if chosen else extents[axes[-1]] if axes else 1, 1)
+            chosen = loops.vector if kernel["vector"] else None
+            rows = points / np.maximum(extents[chosen.name if chosen else loops.axes[-1]] if loops.axes else 1, 1)
             lanes = task.known_target.hardware.lanes() if chosen else 1
             parts: Floats | float = 1.0
             if task.threads > 1 and stage.axes:
@@ -94,27 +113,20 @@ class Fallback(LoopRule):
             total = total + (points * max(work, latency) / lanes + rows * ROW_CYCLES) / parts
         return total
 
-    def sizes(self, task: SearchTask, extents: Extents) -> list[Floats]:
-        volumes = [volume((*stage.axes, *stage.reduce_axes), extents) for stage in task.workload.program.stages]
+    def sizes(self, task: SearchTask, found: Stages, extents: Extents) -> list[Floats]:
+        volumes = [volume(loops.axes, extents) for loops in found]
         sizes = [np.log2(sum(volumes) + 1.0), np.log2(np.max(volumes, axis=0) + 1.0)]
         return [*sizes, np.full(len(volumes[0]), len(volumes))]
 
-    def emit(self, task: SearchTask, kernel: MicroKernel, name: str) -> Any:
-        workload = task.workload
-        with kernel_function(workload, {}, name) as function, ExitStack() as stack:
-            buffers = dict(function.buffers)
+    def write(self, task: SearchTask, found: Stages, kernel: MicroKernel, function: KernelFunction) -> None:
+        workload, buffers = task.workload, dict(function.buffers)
+        with ExitStack() as stack:
             for tensor in (workload.tensors[intermediate] for intermediate in workload.program.intermediates):
                 shape = tuple(dim_expr(dim, function.symbols) for dim in tensor.dims)
                 buffers[tensor.name] = stack.enter_context(workspace(shape, stored_type(tensor.dtype)))
-            for stage in workload.program.stages:
-                loops = _StageLoops(task, kernel, replace(function, buffers=buffers), stage)
-                in_split(stage.axes, function.extents, kernel["split"], task.threads, loops.emit)
-        return function.get()
-
-
-def _reduces_in_vectors(workload: Workload) -> bool:
-    axes = [vector_axis(workload, stage) for stage in workload.program.stages]
-    return any(axis is not None and axis.is_reduced for axis in axes)
+            for loops in found:
+                nest = _StageNest(task, kernel, replace(function, buffers=buffers), loops)
+                in_split(loops.stage.axes, function.extents, kernel["split"], task.threads, nest.emit)
 
 
 def _canonicalise(values: Mapping[str, int]) -> dict[str, int]:
@@ -127,17 +139,16 @@ def _check(kernel: MicroKernel) -> None:
         raise IllegalKernel(f"sums={kernel['sums']} needs vector=1: one accumulator without vectors")
 
 
-class _StageLoops(Nest):
+class _StageNest(Nest):
     """Writes the loop nest of one stage."""
 
-    def __init__(self, task: SearchTask, kernel: MicroKernel, function: KernelFunction, stage: Stage) -> None:
-        types = task.workload.element_types
-        self.computed = types.reduced_type(stage) if stage.reducer else types.type_of(stage.body)
+    def __init__(self, task: SearchTask, kernel: MicroKernel, function: KernelFunction, loops: StageLoops) -> None:
+        self.stage, types = loops.stage, task.workload.element_types
+        self.computed = types.reduced_type(self.stage) if self.stage.reducer else types.type_of(self.stage.body)
         super().__init__(task, kernel, function, lanes_for(task, [self.computed]))
-        self.stage = stage
-        axis = vector_axis(task.workload, stage) if kernel["vector"] and self.lanes > 1 else None
+        axis = loops.vector if kernel["vector"] and self.lanes > 1 else None
         self.reduced = axis.name if axis is not None and axis.is_reduced else None
-        self.last = stage.axes[-1] if axis is not None and not axis.is_reduced else None
+        self.last = self.stage.axes[-1] if axis is not None and not axis.is_reduced else None
 
     def emit(self, spans: Mapping[str, Share]) -> None:
         """The loops over the output's axes; the last one in vectors if they run along it."""
@@ -147,9 +158,7 @@ class _StageLoops(Nest):
             over(self.stage.axes[:-1], spans, partial(self._vectors, self.last, spans[self.last]), {})
 
     def _vectors(self, axis: str, share: Share, index: Index) -> None:
-        first, last = share
-        whole = in_groups(share, self.lanes, lambda start: self._store({**index, axis: start}, self.lanes))
-        over((axis,), {axis: (first + whole * i64(self.lanes), last)}, self._store, index)
+        in_groups_and_rest(share, self.lanes, lambda start, lanes: self._store({**index, axis: start}, lanes))
 
     def _store(self, index: Index, lanes: int = 1) -> None:
         reader = self.reader(index, lanes, self.last)

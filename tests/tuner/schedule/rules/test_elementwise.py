@@ -12,7 +12,8 @@ from tuner.program.shape_vars import ShapeVar
 from tuner.program.target import Target, native
 from tuner.program.task import SearchTask
 from tuner.schedule import rules_of, space_of
-from tuner.schedule.rules.elementwise import outputs_of
+from tuner.schedule.rule import matched
+from tuner.schedule.rules.elementwise import match
 
 AVX2 = Target.from_json({"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 2})
 PROGRAMS = (
@@ -42,7 +43,7 @@ def test_any_sizes(text: str, dtype: str, threads: int, seed: int, is_narrow: bo
 def test_which_reads_are_turned() -> None:
     def turned(text: str) -> list[str]:
         workload = workload_from_json({"program": text, "extents": {"m": "M", "n": "N"}})
-        return [read.tensor for read in outputs_of(workload)[0].turned]
+        return [read.tensor for read in matched(workload, match(workload))[0].turned]
 
     assert turned("out[n, m] = x[m, n] + y[n, m] * z[m]") == ["x"]
     assert turned("out[n, m] = x[m, n] + y[m, n + m]") == []

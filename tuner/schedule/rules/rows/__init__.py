@@ -19,41 +19,39 @@ suits, else in a workspace. Other intermediates are computed again. No choice de
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.errors import IllegalKernel
 from tuner.program.dtypes import DTYPES
 from tuner.program.expr import axes_of
 from tuner.program.rates import Rates
-from tuner.program.target import Target
 from tuner.program.task import SearchTask
 from tuner.program.workload import Workload
 from tuner.schedule.access import values
-from tuner.schedule.function import kernel_function
+from tuner.schedule.function import KernelFunction
 from tuner.schedule.loops.estimates import (
     Floats,
     LoopRule,
     body_cycles,
     bytes_at,
     call_cycles,
+    feature_table,
+    nan_cycles,
+    register_check,
     stream_rate,
     thread_speedup,
-    volume,
 )
-from tuner.schedule.rule import Extents, NoMatch
+from tuner.schedule.rule import Extents
 from tuner.schedule.rules.rows.emit import RowNest
-from tuner.schedule.rules.rows.passes import Pass, RowProgram, lanes_of, match, row_program_of
+from tuner.schedule.rules.rows.passes import Pass, RowProgram, lanes_of, match
 from tuner.schedule.space import Axis, MicroKernel, SearchSpace
 
 MAX_ROWS = 8
 MAX_PARTIAL_BYTES = 2**24
 """Of what threads reduce of their shares of the columns: rows beyond that are enough for all threads."""
-RESERVED_REGISTERS = 4
-"""For what is loaded and computed beside the accumulators."""
 TURN_CYCLES = 1.0
 PASS_CYCLES = 12.0
 """Of the loop over the columns, for each block of rows."""
@@ -66,120 +64,98 @@ AHEAD, SEVERAL = 1.3, 1.2
 at a time."""
 PREFETCH_CYCLES = 0.5
 """Of the requests for one vector."""
-NAN_CYCLES = 1.5
-"""Of a maximum or minimum beyond an addition: NaN is tested for."""
 
 
-class RowReduction(LoopRule):
+class RowReduction(LoopRule[RowProgram]):
     """See the module's text for the axes; ``passes`` for what it takes, ``emit`` for the code."""
 
     name = "row_reduction"
+    find = staticmethod(match)
 
-    def roles(self, workload: Workload, target: Target) -> Mapping[str, str] | NoMatch:
-        answer = match(workload)
-        if isinstance(answer, NoMatch):
-            return answer
-        columns = {axis for stage in workload.program.stages for axis in stage.reduce_axes}
-        rows = {axis for stage in workload.program.stages if stage.reducer for axis in stage.axes}
-        roles = dict.fromkeys(rows, "row") | dict.fromkeys(columns, "column")
-        return {axis: roles.get(axis, "elementwise") for axis in workload.program.axes}
+    def named(self, workload: Workload, found: RowProgram) -> Mapping[str, str]:
+        roles = dict.fromkeys(workload.program.axes, "elementwise")
+        reductions = [stage for stage in workload.program.stages if stage.reducer]
+        roles |= {axis: "row" for stage in reductions for axis in stage.axes}
+        return roles | {axis: "column" for stage in reductions for axis in stage.reduce_axes}
 
     def workspace_bytes(self, task: SearchTask) -> int:
-        workload, program = task.workload, row_program_of(task.workload)
-        sizes = workload.axis_sizes(task.largest_dims)
+        program, sizes = self.found(task), task.workload.axis_sizes(task.largest_dims)
         columns = math.prod(sizes[part] for part in program.frame.parts_of(program.frame.columns))
-        kept = [workload.tensors[tensor].dtype for tensor, home in program.homes.items() if home is None]
+        kept = [task.workload.tensors[tensor].dtype for tensor, home in program.homes.items() if home is None]
         row = columns * sum(DTYPES[dtype].bytes for dtype in kept)
         partial = MAX_PARTIAL_BYTES if task.threads > 1 and program.divides_columns else 0
         return task.threads * (MAX_ROWS if program.frame.rows else 1) * row + partial
 
-    def space(self, task: SearchTask) -> SearchSpace:
-        program = row_program_of(task.workload)
-        rank, is_single = len(program.frame.rows), len(program.passes) == 1
-        axes = (
-            Axis("rows", "rows of a block", (1, 2, 4, MAX_ROWS) if rank else (1,)),
+    def axes(self, task: SearchTask, found: RowProgram) -> tuple[Axis, ...]:
+        has_rows, is_single = bool(found.frame.rows), len(found.passes) == 1
+        return (
+            Axis("rows", "rows of a block", (1, 2, 4, MAX_ROWS) if has_rows else (1,)),
             Axis("acc", "vectors in a turn of a pass", (1, 2, 4, 8)),
-            Axis("unroll", "vectors in a turn of a pass of costly functions", (1, 2, 4) if program.is_heavy else (1,)),
-            Axis("ahead", "prefetch the next block of rows", (0, 1) if rank and not is_single else (0,)),
-            Axis("split", "the axis of the rows divided among threads; the last: the columns", _splits(task)),
+            Axis("unroll", "vectors in a turn of a pass of costly functions", (1, 2, 4) if found.is_heavy else (1,)),
+            Axis("ahead", "prefetch the next block of rows", (0, 1) if has_rows and not is_single else (0,)),
+            Axis("split", "the axis of the rows divided among threads; the last: the columns", _splits(task, found)),
         )
-        return SearchSpace(self.name, self.version, axes, check=_check(task))
 
-    def default_kernel(self, task: SearchTask) -> MicroKernel:
-        space, is_single = self.space(task), len(row_program_of(task.workload).passes) == 1
-        values = {axis.name: axis.choices[-1] if axis.name == "ahead" else axis.choices[0] for axis in space.axes}
+    def space(self, task: SearchTask) -> SearchSpace:
+        passes = self.found(task).passes
+
+        def held(kernel: MicroKernel) -> int:
+            return max(kernel["rows"] * each.turns(kernel) * len(each.reductions) for each in passes)
+
+        return replace(super().space(task), check=register_check(task, held, "rows, acc or unroll"))
+
+    def wanted(self, task: SearchTask, found: RowProgram) -> Iterable[Mapping[str, int]]:
         # Several rows are as many streams from memory.
-        pairs = ((4, 2), (2, 4)) if is_single else ((2, 4),)
-        tried = [{**values, "rows": rows, "acc": acc} for rows, acc in (*pairs, (1, 4), (1, 2), (1, 1))]
-        return next(kernel for kernel in map(space.legal, tried) if kernel is not None)
+        pairs = ((4, 2), (2, 4)) if len(found.passes) == 1 else ((2, 4),)
+        tried = (*(pairs if found.frame.rows else ()), (1, 4), (1, 2), (1, 1))
+        return ({"rows": rows, "acc": acc, "ahead": 1} for rows, acc in tried)
 
-    def cycles(self, task: SearchTask, kernel: MicroKernel, extents: Extents) -> Floats:
-        program, lanes = row_program_of(task.workload), lanes_of(task)
-        frame = program.frame
-        rows, outer, inner = (
-            volume(frame.parts_of(axes), extents) for axes in (frame.rows, frame.columns[:-1], (frame.vector,))
-        )
+    def cycles(self, task: SearchTask, found: RowProgram, kernel: MicroKernel, extents: Extents) -> Floats:
+        lanes, frame, hardware = lanes_of(task), found.frame, task.known_target.hardware
+        parts = (frame.rows, frame.columns[:-1], (frame.vector,))
+        rows, outer, inner = (found.volume(axes, extents) for axes in parts)
         around = np.where(inner % lanes > 0, TAIL_CYCLES, 0.0) + PASS_CYCLES / kernel["rows"]
         per_row = np.zeros(len(rows))
-        for number, each in enumerate(program.passes):
+        for number, each in enumerate(found.passes):
             per_row += outer * (_pass_cycles(task.rates, number, each, kernel, np.floor(inner / lanes)) + around)
             per_row += TOTAL_CYCLES * len(each.reductions)
-        moved = _moved(task, extents)
+        moved = _moved(task, found, extents)
         faster = AHEAD if kernel["ahead"] else 1.0
-        faster *= SEVERAL if kernel["rows"] > 1 and len(program.passes) == 1 else 1.0
-        hardware = task.known_target.hardware
+        faster *= SEVERAL if kernel["rows"] > 1 and len(found.passes) == 1 else 1.0
         rate = np.where(moved < hardware.l1d_bytes, task.rates.l1_bytes, stream_rate(task, moved))
         waits = moved / rate / np.where(moved < hardware.l2_bytes, 1.0, faster)
-        work = np.maximum(rows * per_row, waits) / _threads(task, kernel, program, extents)
-        if program.splits_columns(kernel["split"], task.threads):
-            work += rows * TOTAL_CYCLES * program.most_reductions * task.threads
+        work = np.maximum(rows * per_row, waits) / _threads(task, found, kernel, extents)
+        if found.splits_columns(kernel["split"], task.threads):
+            work += rows * TOTAL_CYCLES * found.most_reductions * task.threads
         return np.asarray(work + call_cycles(task))
 
-    def sizes(self, task: SearchTask, extents: Extents) -> list[Floats]:
-        program = row_program_of(task.workload)
-        frame = program.frame
-        rows, columns = (volume(frame.parts_of(axes), extents) for axes in (frame.rows, frame.columns))
+    def sizes(self, task: SearchTask, found: RowProgram, extents: Extents) -> list[Floats]:
+        rows, columns = (found.volume(axes, extents) for axes in (found.frame.rows, found.frame.columns))
         sizes = [np.log2(rows + 1), np.log2(columns + 1), columns % lanes_of(task)]
-        sizes.append(np.log2(_moved(task, extents) + 1))
-        counts = (len(program.passes), program.most_reductions, program.is_heavy)
+        sizes.append(np.log2(_moved(task, found, extents) + 1))
+        counts = (len(found.passes), found.most_reductions, found.is_heavy)
         return sizes + [np.full(len(rows), count) for count in counts]
 
     def features(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float32]:
         """As of every rule of loops, and the rows that are left over of blocks, before the estimate."""
-        *given, estimate = np.moveaxis(super().features(task, kernels, extents), 2, 0)
-        program = row_program_of(task.workload)
-        rows = volume(program.frame.parts_of(program.frame.rows), extents)
-        left_over = rows % np.array([[float(kernel["rows"])] for kernel in kernels])
-        return np.stack([*given, np.broadcast_to(left_over, estimate.shape), estimate], axis=2).astype(np.float32)
+        found = self.found(task)
+        blocks = np.array([[float(kernel["rows"])] for kernel in kernels])
+        left_over = found.volume(found.frame.rows, extents) % blocks
+        sizes, estimate = self.sizes(task, found, extents), self.estimate_s(task, kernels, extents)
+        return feature_table(sizes, kernels, estimate, left_over)
 
-    def emit(self, task: SearchTask, kernel: MicroKernel, name: str) -> Any:
-        with kernel_function(task.workload, {}, name) as function:
-            RowNest(task, kernel, function).emit()
-        return function.get()
+    def write(self, task: SearchTask, found: RowProgram, kernel: MicroKernel, function: KernelFunction) -> None:
+        RowNest(task, found, kernel, function).emit()
 
 
-def _splits(task: SearchTask) -> tuple[int, ...]:
+def _splits(task: SearchTask, program: RowProgram) -> tuple[int, ...]:
     """Choices of ``split``. Columns are divided where the partial results of the rows take little memory."""
     if task.threads == 1:
         return (0,)
-    program, sizes = row_program_of(task.workload), task.workload.axis_sizes(task.largest_dims)
+    sizes = task.workload.axis_sizes(task.largest_dims)
     rows = math.prod(sizes[part] for part in program.frame.parts_of(program.frame.rows))
     is_small = 8 * task.threads * rows * program.most_reductions <= MAX_PARTIAL_BYTES
     return tuple(range(program.columns_choice + (program.divides_columns and is_small)))
-
-
-def _check(task: SearchTask) -> Callable[[MicroKernel], None]:
-    """Accumulators must fit into vector registers."""
-    program, registers = row_program_of(task.workload), task.known_target.hardware.vector_registers
-    limit = registers - RESERVED_REGISTERS
-
-    def check(kernel: MicroKernel) -> None:
-        for each in program.passes:
-            need = kernel["rows"] * each.turns(kernel) * len(each.reductions)
-            if need > limit:
-                raise IllegalKernel(f"{need} accumulators of {limit} vector registers: fewer rows, acc or unroll")
-
-    return check
 
 
 def _pass_cycles(rates: Rates, number: int, each: Pass, kernel: MicroKernel, vectors: Floats) -> Floats:
@@ -187,26 +163,26 @@ def _pass_cycles(rates: Rates, number: int, each: Pass, kernel: MicroKernel, vec
     turns = each.turns(kernel)
     nodes = [node for stage in each.evaluated for node in values(stage.body)]
     arithmetic = body_cycles(rates, nodes) + rates.operation * 2 * len(each.written)
-    arithmetic += NAN_CYCLES * sum(stage.reducer in ("max", "min") for stage in each.reductions)
+    arithmetic += sum(map(nan_cycles, each.reductions))
     arithmetic += PREFETCH_CYCLES if kernel["ahead"] and number else 0.0
     latency = rates.fma_latency / (turns * kernel["rows"]) if each.reductions else 0.0
     left_over = vectors % turns * TURN_CYCLES
     return np.asarray(vectors * (max(arithmetic, latency) + TURN_CYCLES / turns) + left_over)
 
 
-def _threads(task: SearchTask, kernel: MicroKernel, program: RowProgram, extents: Extents) -> Floats:
+def _threads(task: SearchTask, program: RowProgram, kernel: MicroKernel, extents: Extents) -> Floats:
     frame = program.frame
     if program.splits_columns(kernel["split"], task.threads):
-        units = volume(frame.parts_of(frame.columns[:1]), extents) / (lanes_of(task) if len(frame.columns) == 1 else 1)
+        units = program.volume(frame.columns[:1], extents) / (lanes_of(task) if len(frame.columns) == 1 else 1)
         return thread_speedup(np.ceil(units), task.threads)
     if task.threads == 1 or not frame.rows:
         return np.ones(1)
     split = frame.rows[min(kernel["split"], len(frame.rows) - 1)]
-    return thread_speedup(volume(frame.parts[split], extents), task.threads)
+    return thread_speedup(program.volume((split,), extents), task.threads)
 
 
-def _moved(task: SearchTask, extents: Extents) -> Floats:
-    frame = row_program_of(task.workload).frame
+def _moved(task: SearchTask, program: RowProgram, extents: Extents) -> Floats:
+    frame = program.frame
     axes = {stage.tensor: stage.axes for stage in frame.stages}
     places = [(read.tensor, frame.parts_of(axes_of(read))) for read in frame.input_reads]
     places += [(output.name, frame.parts_of(axes[output.name])) for output in task.workload.outputs]

@@ -18,8 +18,18 @@ from tuner.schedule.function import KernelFunction
 from tuner.schedule.layout import LINE_BYTES
 from tuner.schedule.loops.reading import NOTHING, Index, Nest, in_register
 from tuner.schedule.loops.reductions import Accumulators
-from tuner.schedule.loops.shares import Share, in_groups, in_split, number_of, on_threads, over, product_of, share_of
-from tuner.schedule.rules.rows.passes import lanes_of, row_program_of
+from tuner.schedule.loops.shares import (
+    Share,
+    in_groups,
+    in_groups_and_rest,
+    in_split,
+    number_of,
+    on_threads,
+    over,
+    product_of,
+    share_of,
+)
+from tuner.schedule.rules.rows.passes import RowProgram, lanes_of
 from tuner.schedule.space import MicroKernel
 from tuner.schedule.tir import I, TirExpr, i64, tirx
 from tuner.schedule.vector.arithmetic import bound
@@ -35,9 +45,8 @@ class RowNest(Nest):
     """Writes the loops over rows, for operands with merged dims. ``scratch``: by stage a workspace for its columns of
     one block."""
 
-    def __init__(self, task: SearchTask, kernel: MicroKernel, function: KernelFunction) -> None:
-        self.program = row_program_of(task.workload)
-        self.frame = self.program.frame
+    def __init__(self, task: SearchTask, program: RowProgram, kernel: MicroKernel, function: KernelFunction) -> None:
+        self.program, self.frame = program, program.frame
         parts = self.frame.parts.items()
         merged = {axis: reduce(mul, [function.extents[part] for part in names]) for axis, names in parts}
         buffers = {operand.name: self._merged(operand, function) for operand in task.workload.operands}
@@ -75,15 +84,13 @@ class RowNest(Nest):
             write([{}])
             return
         *outer, axis = self.frame.rows
-        count, (first, last) = self.kernel["rows"], spans[axis]
 
         def blocks(index: Index) -> None:
-            def block(start: TirExpr) -> None:
-                row = I.Bind(start)
+            def block(start: TirExpr, count: int) -> None:
+                row = I.Bind(start) if count > 1 else start
                 write([{**index, axis: row + i64(number)} for number in range(count)])
 
-            rest = first + in_groups((first, last), count, block) * i64(count) if count > 1 else first
-            over((axis,), {axis: (rest, last)}, lambda row: write([row]), index)
+            in_groups_and_rest(spans[axis], self.kernel["rows"], block)
 
         over(outer, spans, blocks, {})
 

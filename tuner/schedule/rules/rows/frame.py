@@ -15,7 +15,7 @@ from tuner.program.inline import MAX_NODES, node_count, substituted
 from tuner.program.notation import Stage
 from tuner.program.workload import Workload
 from tuner.schedule.access import reduced_order, values
-from tuner.schedule.rule import NoMatch
+from tuner.schedule.rule import Mismatch, need
 
 Groups = tuple[tuple[int, ...], ...]
 """The dims of a tensor, those walked as one together."""
@@ -55,41 +55,34 @@ class Frame:
         return [part for axis in axes for part in self.parts[axis]]
 
 
-def frame_of(workload: Workload) -> Frame | NoMatch:
-    """The program over common axes, or why it has none."""
+def frame_of(workload: Workload) -> Frame:
+    """The program over common axes. Raises Mismatch."""
     first = next((stage for stage in workload.program.stages if stage.reducer), None)
     if first is None:
-        return NoMatch("no stage is a reduction")
-    stages = _prepared(workload, len(first.axes) + len(first.reduce_axes))
-    if isinstance(stages, NoMatch):
-        return stages
+        raise Mismatch("no stage is a reduction")
     rows, columns = first.axes, reduced_order(first)
-    renamed = []
+    prepared = _prepared(workload, len(rows + columns))
+    stages = tuple(_renamed(workload, stage, rows, columns) for stage in prepared)
+    own = {stage.tensor: tuple(map(Axis, stage.axes)) for stage in stages}
     for stage in stages:
-        answer = _renamed(workload, stage, rows, columns)
-        if isinstance(answer, NoMatch):
-            return answer
-        renamed.append(answer)
-    own = {stage.tensor: tuple(map(Axis, stage.axes)) for stage in renamed}
-    for stage in renamed:
         for read in reads(stage.body):
-            if read.indices != own.get(read.tensor, read.indices):
-                return NoMatch(f"stage {stage.tensor} reads {read.tensor} at another row or column than its own")
+            is_own = read.indices == own.get(read.tensor, read.indices)
+            need(is_own, f"stage {stage.tensor} reads {read.tensor} at another row or column than its own")
     groups = {name: tuple((dim,) for dim in range(len(tensor.dims))) for name, tensor in workload.tensors.items()}
-    return _merged(workload, Frame(rows, columns, tuple(renamed), {axis: (axis,) for axis in rows + columns}, groups))
+    return _merged(workload, Frame(rows, columns, stages, {axis: (axis,) for axis in rows + columns}, groups))
 
 
-def _prepared(workload: Workload, rank: int) -> list[Stage] | NoMatch:
+def _prepared(workload: Workload, rank: int) -> list[Stage]:
     """The stages without those that prepare inputs of another rank: they are put into their readers."""
     bodies: dict[str, Stage] = {}
     depends: set[str] = set()
     kept = []
     for stage in workload.program.stages:
-        if any(read.tensor in bodies and any(map(reads, read.indices)) for read in reads(stage.body)):
-            return NoMatch(f"stage {stage.tensor} looks an intermediate up by elements of a tensor")
+        looks_up = any(read.tensor in bodies and any(map(reads, read.indices)) for read in reads(stage.body))
+        need(not looks_up, f"stage {stage.tensor} looks an intermediate up by elements of a tensor")
         whole = replace(stage, body=rebuild(stage.body, lambda node: substituted(node, bodies, workload)))
-        if node_count(whole.body) > MAX_NODES:
-            return NoMatch(f"stage {stage.tensor} grows too long with those before it in it")
+        is_short = node_count(whole.body) <= MAX_NODES
+        need(is_short, f"stage {stage.tensor} grows too long with those before it in it")
         if stage.reducer or any(read.tensor in depends for read in reads(whole.body)):
             depends.add(stage.tensor)
         elif stage.tensor not in workload.program.outputs and len(stage.axes) != rank:
@@ -99,13 +92,13 @@ def _prepared(workload: Workload, rank: int) -> list[Stage] | NoMatch:
     return kept
 
 
-def _renamed(workload: Workload, stage: Stage, rows: tuple[str, ...], columns: tuple[str, ...]) -> Stage | NoMatch:
+def _renamed(workload: Workload, stage: Stage, rows: tuple[str, ...], columns: tuple[str, ...]) -> Stage:
     own = (*stage.axes, *(reduced_order(stage) if stage.reducer else ()))
     common = rows + columns if stage.reducer or len(stage.axes) > len(rows) else rows
-    if len(stage.axes) not in ((len(rows),) if stage.reducer else (len(rows), len(rows + columns))):
-        return NoMatch(f"stage {stage.tensor} is neither over the rows nor over rows and columns")
-    if [workload.sizes[axis] for axis in own] != [workload.sizes[axis] for axis in common]:
-        return NoMatch(f"stage {stage.tensor} has axes of other extents than the first reduction")
+    is_over_them = len(stage.axes) in ((len(rows),) if stage.reducer else (len(rows), len(rows + columns)))
+    need(is_over_them, f"stage {stage.tensor} is neither over the rows nor over rows and columns")
+    is_alike = [workload.sizes[axis] for axis in own] == [workload.sizes[axis] for axis in common]
+    need(is_alike, f"stage {stage.tensor} has axes of other extents than the first reduction")
     names = dict(zip(own, common, strict=True))
     body = rebuild(stage.body, lambda node: replace(node, name=names[node.name]) if isinstance(node, Axis) else node)
     return replace(stage, body=body, axes=common[: len(stage.axes)], reduce_axes=columns if stage.reducer else ())

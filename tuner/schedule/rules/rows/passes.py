@@ -6,9 +6,8 @@ softmax takes three passes: the maximum, the sum of exponentials, the quotients.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 from tuner.program.dtypes import DTYPES
 from tuner.program.expr import Axis, Binary, Call, Cast, Const, Expr, Extent, Neg, Read, axes_of, reads, walk
@@ -17,7 +16,8 @@ from tuner.program.shapes import ElementTypes
 from tuner.program.task import SearchTask
 from tuner.program.workload import Workload
 from tuner.schedule.access import is_transcendental
-from tuner.schedule.rule import NoMatch, matched
+from tuner.schedule.loops.estimates import Floats, volume
+from tuner.schedule.rule import Extents, need, pattern
 from tuner.schedule.rules.rows.frame import Frame, frame_of
 from tuner.schedule.space import MicroKernel
 
@@ -83,22 +83,34 @@ class RowProgram:
         """Of one pass."""
         return max(len(each.reductions) for each in self.passes)
 
-
-@lru_cache(maxsize=1024)
-def match(workload: Workload) -> RowProgram | NoMatch:
-    """The passes of a workload, or why it is not made of reductions along rows."""
-    if workload.padding:
-        return NoMatch("a tensor is padded")
-    frame = frame_of(workload)
-    if isinstance(frame, NoMatch):
-        return frame
-    problem = next(_problems(workload, frame), None)
-    return NoMatch(problem) if problem else _Passes(workload, *_hoisted(frame, workload.element_types)).program()
+    def volume(self, axes: Iterable[str], extents: Extents) -> Floats:
+        """[shapes] how many points some axes of the frame have."""
+        return volume(self.frame.parts_of(axes), extents)
 
 
-def row_program_of(workload: Workload) -> RowProgram:
-    """The passes of a workload that the rule takes. Raises ValueError for another."""
-    return matched(workload, match(workload))
+@pattern
+def match(workload: Workload) -> RowProgram:
+    """The passes of a workload that is made of reductions along rows."""
+    need(not workload.padding, "a tensor is padded")
+    frame, types = frame_of(workload), workload.element_types
+    for stage in frame.stages:
+        is_bool = stage.reducer and types.reduced_type(stage) == "bool"
+        need(not is_bool, f"stage {stage.tensor} reduces bools")
+    for tensor in workload.tensors.values():
+        need(tensor.dtype != "bool", f"{tensor.name} is bool")
+    for read in frame.input_reads:
+        for axis in map(Axis, frame.columns):
+            along = [index for index in read.indices if axis.name in axes_of(index)]
+            need(along in ([], [axis]), f"{read.tensor} is read along a row otherwise than element by element")
+        is_last = frame.vector not in axes_of(read) or read.indices[-1] == Axis(frame.vector)
+        need(is_last, f"{read.tensor} does not lie along the rows: its last axis is another")
+    # Every reduction must stream through one tensor: otherwise elements are used again, and tiles would pay.
+    inputs: dict[str, list[Read]] = {}
+    for stage in frame.stages:
+        inputs[stage.tensor] = [below for read in reads(stage.body) for below in inputs.get(read.tensor, [read])]
+        streams = not stage.reducer or any(set(frame.axes) <= axes_of(read) for read in inputs[stage.tensor])
+        need(streams, f"no tensor that stage {stage.tensor} reads lies along all its axes: it is a contraction")
+    return _Passes(workload, *_hoisted(frame, types)).program()
 
 
 def lanes_of(task: SearchTask) -> int:
@@ -109,27 +121,6 @@ def lanes_of(task: SearchTask) -> int:
     if "int64" not in dict(workload.dtypes).values():
         types.discard("int64")
     return task.known_target.hardware.lanes(max(4, *(DTYPES[dtype].bytes for dtype in types)))
-
-
-def _problems(workload: Workload, frame: Frame) -> Iterator[str]:
-    for stage in frame.stages:
-        if stage.reducer and workload.element_types.reduced_type(stage) == "bool":
-            yield f"stage {stage.tensor} reduces bools"
-    yield from (f"{tensor.name} is bool" for tensor in workload.tensors.values() if tensor.dtype == "bool")
-    for read in frame.input_reads:
-        for axis in frame.columns:
-            along = [index for index in read.indices if axis in axes_of(index)]
-            if along not in ([], [Axis(axis)]):
-                yield f"{read.tensor} is read along a row otherwise than element by element"
-        if frame.vector in axes_of(read) and read.indices[-1] != Axis(frame.vector):
-            yield f"{read.tensor} does not lie along the rows: its last axis is another"
-    # Every reduction must stream through one tensor: otherwise elements are used again, and tiles would pay.
-    inputs: dict[str, list[Read]] = {}
-    for stage in frame.stages:
-        own = reads(stage.body)
-        inputs[stage.tensor] = [below for read in own for below in inputs.get(read.tensor, [read])]
-        if stage.reducer and not any(set(frame.axes) <= axes_of(read) for read in inputs[stage.tensor]):
-            yield f"no tensor that stage {stage.tensor} reads lies along all its axes: it is a contraction"
 
 
 def _hoisted(frame: Frame, types: ElementTypes) -> tuple[Frame, ElementTypes]:

@@ -10,7 +10,6 @@ import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 from tuner.program.expr import Read, axes_of, reads
@@ -20,7 +19,7 @@ from tuner.program.workload import Workload
 from tuner.schedule.access import dim_of, lies_along
 from tuner.schedule.loops.estimates import lanes_for
 from tuner.schedule.loops.reductions import one_reduction
-from tuner.schedule.rule import NoMatch, matched
+from tuner.schedule.rule import need, pattern
 
 MAX_TAPS = 128
 """Positions of a window; all are unrolled."""
@@ -92,46 +91,40 @@ class WindowProgram:
         vector = self.vector
         return tuple(sorted({vector.step(dict(tap)) % vector.stride for tap in self.taps}))
 
+    def key(self, read: Read, tap: Tap) -> tuple[Read, tuple[int, ...]]:
+        """What a read is known by at a position in the window."""
+        return read, tuple(tap[axis] for axis in self.stage.reduce_axes if axis in axes_of(read))
 
-@lru_cache(maxsize=1024)
-def match(workload: Workload) -> WindowProgram | NoMatch:
-    """The windows of a workload, or why it is not made of them."""
-    parts = one_reduction(workload)
-    if isinstance(parts, NoMatch):
-        return parts
-    stage, after = parts
+    def lanes(self, task: SearchTask) -> int:
+        """Elements of a vector: of 8 bytes if the reduction or what is made of it has such."""
+        types, read = task.workload.element_types, task.workload.tensors[self.read.tensor]
+        computed = [types.reduced_type(self.stage), *(types.type_of(stage.body) for stage in self.after)]
+        return lanes_for(task, [*computed, read.dtype])
+
+
+@pattern
+def match(workload: Workload) -> WindowProgram:
+    """The windows of a workload."""
+    stage, after = one_reduction(workload)
     sizes = {axis: workload.sizes[axis].constant or 0 for axis in stage.reduce_axes}
-    if 0 in sizes.values():
-        return NoMatch("the extents of a window are not constant")
-    if math.prod(sizes.values()) > MAX_TAPS:
-        return NoMatch(f"a window of {math.prod(sizes.values())} elements is too large to be unrolled")
-    return _windows(workload, stage, after, sizes)
-
-
-def window_program_of(workload: Workload) -> WindowProgram:
-    """The windows of a workload that the rule takes. Raises ValueError for another."""
-    return matched(workload, match(workload))
-
-
-def _windows(
-    workload: Workload, stage: Stage, after: tuple[Stage, ...], sizes: Mapping[str, int]
-) -> WindowProgram | NoMatch:  # fmt: skip
-    """``sizes`` of windows along the reduced axes."""
-    moving, vector = {axis for axis, size in sizes.items() if size != 1}, stage.axes[-1]
+    elements, vector = math.prod(sizes.values()), stage.axes[-1]
+    need(elements != 0, "the extents of a window are not constant")
+    need(elements <= MAX_TAPS, f"a window of {elements} elements is too large to be unrolled")
+    moving = {axis for axis, size in sizes.items() if size != 1}
     slid = {read: _slides(stage, read, sizes, moving) for read in reads(stage.body)}
     found = {read: slides for read, slides in slid.items() if slides}
-    if len(found) != 1:
-        return NoMatch(f"{len(found)} tensors are read through windows, not one")
+    need(len(found) == 1, f"{len(found)} tensors are read through windows, not one")
     ((read, slides),) = found.items()
-    if {slide.window for slide in slides} & moving != moving:
-        return NoMatch(f"not every reduced axis moves a window over {read.tensor}: it is a contraction")
-    if slides[-1].axis != vector or slides[-1].dim != len(read.indices) - 1:
-        return NoMatch(f"{read.tensor} does not lie along {vector}")
-    if slides[-1].stride > MAX_STRIDE:
-        return NoMatch(f"windows are more than {MAX_STRIDE} elements apart")
-    problem = _other_problem(workload, (stage, *after), read)
-    if problem:
-        return NoMatch(problem)
+    is_moved = {slide.window for slide in slides} >= moving
+    need(is_moved, f"not every reduced axis moves a window over {read.tensor}: it is a contraction")
+    is_last = slides[-1].axis == vector and slides[-1].dim == len(read.indices) - 1
+    need(is_last, f"{read.tensor} does not lie along {vector}")
+    need(slides[-1].stride <= MAX_STRIDE, f"windows are more than {MAX_STRIDE} elements apart")
+    need(not any(map(reads, read.indices)), f"{read.tensor} is read where an index tensor says")
+    for other in (each for one in (stage, *after) for each in reads(one.body) if each != read):
+        is_padded = other.tensor in dict(workload.padding)
+        need(not is_padded, f"{other.tensor} is padded and not read through windows")
+        need(lies_along(other, vector), f"{other.tensor} does not lie along {vector}")
     tiled = {slide.axis for slide in slides}
     outer = tuple(axis for axis in stage.axes if axis not in tiled)
     taps = itertools.product(*map(range, sizes.values()))
@@ -153,24 +146,3 @@ def _slides(stage: Stage, read: Read, sizes: Mapping[str, int], moving: set[str]
     axes = [slide.axis for slide in slides]
     is_apart = len(set(axes)) == len(axes) and not any(axes_of(index) & set(axes) for index in others)
     return tuple(slides) if is_apart and any(slide.window in moving for slide in slides) else ()
-
-
-def _other_problem(workload: Workload, stages: tuple[Stage, ...], windowed: Read) -> str | None:
-    """What the other operands must be: contiguous along the vectors, or the same for all of a vector."""
-    padded, vector = dict(workload.padding), stages[0].axes[-1]
-    if any(reads(index) for index in windowed.indices):
-        return f"{windowed.tensor} is read where an index tensor says"
-    for read in (read for stage in stages for read in reads(stage.body) if read != windowed):
-        if read.tensor in padded:
-            return f"{read.tensor} is padded and not read through windows"
-        if not lies_along(read, vector):
-            return f"{read.tensor} does not lie along {vector}"
-    return None
-
-
-def lanes_of(task: SearchTask) -> int:
-    """Elements of a vector: of 8 bytes if the reduction or what is made of it has such."""
-    program, types = window_program_of(task.workload), task.workload.element_types
-    computed = [types.reduced_type(program.stage), *(types.type_of(stage.body) for stage in program.after)]
-    computed.append(task.workload.tensors[program.read.tensor].dtype)
-    return lanes_for(task, computed)

@@ -7,7 +7,12 @@ import pytest
 from tests.tuner.schedule.rules.rows.programs import LOG_SOFTMAX, SOFTMAX, operator, task_of, workload
 from tuner.program.workload import Workload
 from tuner.schedule import NoMatch, rules_of
-from tuner.schedule.rules.rows.passes import match, row_program_of
+from tuner.schedule.rule import matched
+from tuner.schedule.rules.rows.passes import RowProgram, match
+
+
+def row_program_of(which: Workload) -> RowProgram:
+    return matched(which, match(which))
 
 
 def _passes(which: Workload) -> list[tuple[set[str], set[str]]]:
