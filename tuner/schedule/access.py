@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from tuner.program.expr import TRANSCENDENTAL, Axis, Call, Expr, Read, axes_of, children, reads, walk
+from tuner.program.dims import DimExpr
+from tuner.program.expr import TRANSCENDENTAL, Axis, Binary, Call, Expr, Read, axes_of, children, reads, walk
 from tuner.program.notation import Stage
 from tuner.program.program import index_dim
 from tuner.program.workload import Workload
+from tuner.schedule.rule import need
+
+MIN_VECTOR = 4
+"""Extents below this have no use for vectors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +39,37 @@ def vector_axis(workload: Workload, stage: Stage) -> VectorAxis | None:
 
 
 def _is_usable(workload: Workload, stage: Stage, axis: str) -> bool:
+    return not _is_short(workload, axis) and all(lies_along(read, axis) for read in reads(stage.body))
+
+
+def _is_short(workload: Workload, axis: str) -> bool:
     size = workload.sizes[axis].constant
-    is_short = size is not None and size < 4
-    return not is_short and all(lies_along(read, axis) for read in reads(stage.body))
+    return size is not None and size < MIN_VECTOR
+
+
+def one_reduction(workload: Workload) -> tuple[Stage, tuple[Stage, ...]]:
+    """The reduction of a program whose vectors run along the last axis of the output, and the elementwise stages on its
+    result. Raises Mismatch."""
+    reductions = [stage for stage in workload.program.stages if stage.reducer]
+    need(len(reductions) == 1, f"it has {len(reductions)} reductions, not one")
+    (stage,) = reductions
+    need(bool(stage.axes), "the reduction leaves no axis")
+    need(not _is_short(workload, stage.axes[-1]), f"{stage.axes[-1]} is too short for vectors")
+    for tensor in workload.tensors.values():
+        need(tensor.dtype != "bool", f"{tensor.name} is bool")
+    for other in workload.program.stages:
+        # Lanes past the end of a row hold anything, zeros included.
+        divides = any(isinstance(node, Binary) and node.operator in ("//", "%") for node in values(other.body))
+        need(not divides, f"stage {other.tensor} divides integers")
+    after = tuple(other for other in workload.program.stages if other is not stage)
+    own, here = workload.program.stage, tuple(map(Axis, stage.axes))
+    for other in after:
+        need(other.axes == stage.axes, f"stage {other.tensor} has other axes than the reduction")
+        is_before = any(read.tensor in own for read in reads(stage.body))
+        need(not is_before, f"stage {other.tensor} comes before the reduction")
+        is_here = all(read.indices == here for read in reads(other.body) if read.tensor in own)
+        need(is_here, f"stage {other.tensor} reads another stage elsewhere than at its own indices")
+    return stage, after
 
 
 def lies_along(read: Read, axis: str) -> bool:
@@ -61,16 +94,11 @@ def step_of(read: Read, axis: str) -> int | None:
     if axis not in axes_of(read):
         return 0
     *outer, last = read.indices
-    if any(axis in axes_of(index) for index in outer):
-        return None
-    if isinstance(last, Axis):
-        return 1
     dim = index_dim(last)
-    if dim is None:
+    if dim is None or any(axis in axes_of(index) for index in outer):
         return None
-    steps = [coefficient for monomial, coefficient in dim.terms if monomial == (axis,)]
-    elsewhere = any(axis in names_in(monomial) for monomial, _ in dim.terms if monomial != (axis,))
-    return steps[0] if len(steps) == 1 and not elsewhere else None
+    along = {monomial: step for monomial, step in dim.terms if axis in DimExpr(((monomial, step),)).variables}
+    return along.get((axis,)) if len(along) == 1 else None
 
 
 def reduced_order(stage: Stage) -> tuple[str, ...]:
@@ -94,13 +122,6 @@ def axes_of_read(read: Read) -> tuple[str, ...]:
 def is_transcendental(expr: Expr) -> bool:
     """Whether an expression calls a function of a dozen instructions and more."""
     return any(isinstance(node, Call) and node.function in TRANSCENDENTAL for node in walk(expr))
-
-
-def names_in(monomial: tuple[object, ...]) -> frozenset[str]:
-    result: frozenset[str] = frozenset()
-    for atom in monomial:
-        result |= {atom} if isinstance(atom, str) else atom.numerator.variables  # type: ignore[attr-defined]
-    return result
 
 
 def values(expr: Expr) -> Iterator[Expr]:

@@ -1,12 +1,13 @@
-"""Reads and writes of tensors at the indices of a program: clamped, padded, in vectors."""
+"""Reads and writes of tensors at the indices of a program, clamped, padded, in vectors; and what reductions
+accumulate."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 
-from tuner.program.expr import Read, axes_of
+from tuner.program.expr import Binary, Read, axes_of
 from tuner.program.notation import Stage
 from tuner.program.program import index_dim
 from tuner.program.shapes import ElementTypes
@@ -15,10 +16,11 @@ from tuner.program.workload import Workload
 from tuner.schedule.function import KernelFunction, dim_expr
 from tuner.schedule.space import MicroKernel
 from tuner.schedule.tir import I, TirExpr, i64, tirx
-from tuner.schedule.vector.arithmetic import bound
+from tuner.schedule.vector.arithmetic import bound, like, multiply_add
 from tuner.schedule.vector.dtypes import cast, constant, loaded, register_type, stored
 from tuner.schedule.vector.expression import Evaluator
-from tuner.schedule.vector.memory import Vectors, loaded_where
+from tuner.schedule.vector.functions import COMBINE, identity
+from tuner.schedule.vector.memory import Vectors, loaded_where, rotated
 
 Index = Mapping[str, TirExpr]
 """The value of each axis, int64."""
@@ -158,3 +160,68 @@ def write_outputs(stages: Sequence[Stage], value: TirExpr, reader: Reader) -> No
         known[stage.tensor] = in_register(result, reader.workload.tensors[stage.tensor].dtype)
         if stage.tensor in reader.buffers:
             reader.write(stage, known[stage.tensor])
+
+
+def start_value(stage: Stage, dtype: str, lanes: int) -> TirExpr:
+    """What a reduction gives over nothing."""
+    return constant(identity(str(stage.reducer), dtype), dtype, lanes)
+
+
+def addition(
+    stage: Stage, dtype: str, evaluator: Evaluator, within: Callable[[TirExpr, TirExpr], TirExpr] | None = None
+) -> Callable[[TirExpr], TirExpr]:
+    """Writes one value of a reduction, in ``dtype``; what makes a new total of a bound one. ``within``: of two vectors
+    the first one in the lanes that count, the second one in others."""
+    body, combine = stage.body, COMBINE[str(stage.reducer)]
+    if stage.reducer == "sum" and dtype.startswith("float") and isinstance(body, Binary) and body.operator == "*":
+        left, right = (bound(evaluator.value(side, dtype)) for side in (body.left, body.right))
+        if within is not None:
+            # Not the sum is masked: of a masked multiply-add LLVM may load an operand without its mask, past the row.
+            left, right = (within(side, like(0, side)) for side in (left, right))
+        return partial(multiply_add, left, right)
+    value = bound(evaluator.value(body, dtype))
+    if within is None:
+        return partial(combine, value)
+    return lambda total: within(bound(combine(value, total)), total)
+
+
+class Accumulators:
+    """Vectors in which one reduction is accumulated, each in a buffer of its own, which LLVM turns into registers."""
+
+    def __init__(self, stage: Stage, types: ElementTypes, vectors: Vectors, count: int) -> None:
+        self.stage, self.dtype, self.vectors = stage, types.reduced_type(stage), vectors
+        self.combine = COMBINE[str(stage.reducer)]
+        self.buffers = [I.alloc_buffer((vectors.lanes,), self.dtype) for _ in range(count)]
+        for number in range(count):
+            self._put(number, start_value(stage, self.dtype, vectors.lanes))
+
+    def add(self, number: int, evaluator: Evaluator, within: Callable[[TirExpr, TirExpr], TirExpr]) -> None:
+        """One value more to accumulator ``number``; see ``addition``."""
+        before = bound(self._get(number))
+        self._put(number, addition(self.stage, self.dtype, evaluator, within)(before))
+
+    def total(self) -> TirExpr:
+        """One scalar: pairs of accumulators, then halves of the last one.
+
+        By way of the buffers: the simplifier takes exponential time over a chain of names that are used several times
+        each.
+        """
+        count = len(self.buffers)
+        while count > 1:
+            for number in range(count // 2):
+                self._put(number, self.combine(bound(self._get(2 * number)), bound(self._get(2 * number + 1))))
+            if count % 2:
+                self._put(count // 2, self._get(count - 1))
+            count -= count // 2
+        span = self.vectors.lanes // 2
+        while span:
+            whole = bound(self._get(0))
+            self._put(0, self.combine(bound(rotated(whole, span)), whole))
+            span //= 2
+        return bound(tirx.Shuffle([bound(self._get(0))], [tirx.IntImm("int32", 0)]))
+
+    def _put(self, number: int, value: TirExpr) -> None:
+        I.buffer_store(self.buffers[number], value, [self.vectors.ramp(0)])
+
+    def _get(self, number: int) -> TirExpr:
+        return self.buffers[number][self.vectors.ramp(0)]

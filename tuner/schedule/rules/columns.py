@@ -24,11 +24,10 @@ from tuner.program.expr import Read, axes_of, reads
 from tuner.program.notation import Stage
 from tuner.program.task import SearchTask
 from tuner.program.workload import Workload
-from tuner.schedule.access import lies_along, looked_up, reduced_order, stride, values
+from tuner.schedule.access import lies_along, looked_up, one_reduction, reduced_order, stride, values
 from tuner.schedule.function import KernelFunction
 from tuner.schedule.loops.estimates import Floats, LoopRule, bytes_at, lanes_for, roofline, thread_speedup, volume
-from tuner.schedule.loops.reading import Index, Known, Nest, Reader, write_outputs
-from tuner.schedule.loops.reductions import addition, one_reduction, start_value
+from tuner.schedule.loops.reading import Index, Known, Nest, Reader, addition, start_value, write_outputs
 from tuner.schedule.loops.shares import Share, in_groups_to, in_shares, over, position_of, product_of
 from tuner.schedule.rule import Extents, need, pattern
 from tuner.schedule.space import Axis, MicroKernel

@@ -29,8 +29,7 @@ from tuner.program.workload import Workload
 from tuner.schedule.access import VectorAxis, vector_axis
 from tuner.schedule.function import KernelFunction, dim_expr
 from tuner.schedule.loops.estimates import Floats, LoopRule, lanes_for, thread_speedup, volume
-from tuner.schedule.loops.reading import NOTHING, Index, Nest, Reader, write_outputs
-from tuner.schedule.loops.reductions import start_value
+from tuner.schedule.loops.reading import NOTHING, Index, Nest, Reader, start_value, write_outputs
 from tuner.schedule.loops.shares import Share, in_groups_and_rest, in_split, in_vectors, over, splits
 from tuner.schedule.rule import Extents, pattern
 from tuner.schedule.space import Axis, MicroKernel, SearchSpace

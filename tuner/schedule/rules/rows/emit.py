@@ -16,8 +16,7 @@ from tuner.program.workload import Tensor
 from tuner.schedule.access import looked_up
 from tuner.schedule.function import KernelFunction
 from tuner.schedule.layout import LINE_BYTES
-from tuner.schedule.loops.reading import NOTHING, Index, Nest, in_register
-from tuner.schedule.loops.reductions import Accumulators
+from tuner.schedule.loops.reading import NOTHING, Accumulators, Index, Nest, in_register
 from tuner.schedule.loops.shares import (
     Share,
     in_groups,

@@ -15,8 +15,7 @@ from functools import partial, reduce
 from tuner.program.expr import Read, axes_of, reads
 from tuner.program.task import SearchTask
 from tuner.schedule.function import KernelFunction, dim_expr
-from tuner.schedule.loops.reading import NOTHING, Index, Nest, Reader, write_outputs
-from tuner.schedule.loops.reductions import addition
+from tuner.schedule.loops.reading import NOTHING, Index, Nest, Reader, addition, write_outputs
 from tuner.schedule.loops.shares import Share, in_groups_to, in_shares, position_of, product_of
 from tuner.schedule.rules.stencil.pattern import Tap, WindowProgram
 from tuner.schedule.space import MicroKernel

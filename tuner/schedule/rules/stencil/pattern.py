@@ -16,9 +16,8 @@ from tuner.program.expr import Read, axes_of, reads
 from tuner.program.notation import Stage
 from tuner.program.task import SearchTask
 from tuner.program.workload import Workload
-from tuner.schedule.access import dim_of, lies_along
+from tuner.schedule.access import dim_of, lies_along, one_reduction
 from tuner.schedule.loops.estimates import lanes_for
-from tuner.schedule.loops.reductions import one_reduction
 from tuner.schedule.rule import need, pattern
 
 MAX_TAPS = 128
