@@ -90,7 +90,7 @@ def stride(read: Read, axis: str) -> int | None:
 
 
 def step_of(read: Read, axis: str) -> int | None:
-    """The same, but of any number of elements."""
+    """``stride``, of any number of elements."""
     if axis not in axes_of(read):
         return 0
     *outer, last = read.indices

@@ -107,7 +107,7 @@ def feature_table(
 
 
 def call_cycles(task: SearchTask) -> float:
-    """Of a call, and of waking the threads."""
+    """Cycles of a call, and of waking the threads."""
     return task.rates.call + (task.rates.fork if task.threads > 1 else 0.0)
 
 
@@ -148,13 +148,13 @@ def roofline(task: SearchTask, work: Floats, moved: Floats, parts: Floats | int,
 
 
 def body_cycles(rates: Rates, nodes: Sequence[Expr]) -> float:
-    """Of the nodes of an expression, on one vector."""
+    """Cycles of the nodes of an expression, on one vector."""
     called = sum(isinstance(node, Call) and node.function in TRANSCENDENTAL for node in nodes)
     return rates.operation * len(nodes) + rates.function * called
 
 
 def nan_cycles(stage: Stage) -> float:
-    """Of a maximum or minimum beyond an addition, on one vector: NaN is tested for."""
+    """Cycles of a maximum or minimum beyond an addition, on one vector: NaN is tested for."""
     return 1.5 if stage.reducer in ("max", "min") else 0.0
 
 

@@ -134,12 +134,13 @@ def in_register(value: TirExpr, dtype: str) -> TirExpr:
 
 
 class Nest:
-    """What the loops of a kernel are written with. ``spans``: of each axis as a whole."""
+    """What the loops of a kernel are written with. ``spans``: the span of each axis as a whole."""
 
     def __init__(self, task: SearchTask, kernel: MicroKernel, function: KernelFunction, lanes: int) -> None:
         self.workload, self.threads, self.kernel, self.function = task.workload, task.threads, kernel, function
         self.types, self.lanes, self.vectors = task.workload.element_types, lanes, Vectors(lanes)
-        self.spans = {axis: (i64(0), extent) for axis, extent in function.extents.items()}
+        self.extents = function.extents
+        self.spans = {axis: (i64(0), extent) for axis, extent in self.extents.items()}
 
     def reader(self, index: Index, lanes: int = 1, along: str | None = None, limit: TirExpr | None = None) -> Reader:
         """One element at ``index``, or a vector ``along`` an axis."""
@@ -163,7 +164,7 @@ def write_outputs(stages: Sequence[Stage], value: TirExpr, reader: Reader) -> No
 
 
 def start_value(stage: Stage, dtype: str, lanes: int) -> TirExpr:
-    """What a reduction gives over nothing."""
+    """The value of a reduction over nothing."""
     return constant(identity(str(stage.reducer), dtype), dtype, lanes)
 
 

@@ -83,7 +83,7 @@ def in_groups_and_rest(share: Share, size: int, visit: Callable[[TirExpr, int], 
 
 
 def in_groups_to(last: TirExpr, size: int, visit: Callable[[TirExpr, int], None]) -> None:
-    """The same from 0 on, where no value is below it."""
+    """``in_groups_and_rest`` of a share that begins with 0 and may be empty."""
     groups = I.Bind(tirx.truncdiv(last, i64(size)))
     with I.serial(i64(0), groups) as group:
         visit(group * i64(size), size)

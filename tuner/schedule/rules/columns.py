@@ -139,7 +139,7 @@ class _Strips(Nest):
         self.computed, self.width = self.types.reduced_type(self.stage), i64(kernel["strip"] * self.lanes)
 
     def emit(self) -> None:
-        counts = {axis: self.function.extents[axis] for axis in self.stage.axes}
+        counts = {axis: self.extents[axis] for axis in self.stage.axes}
         counts[self.column] = tirx.truncdiv(counts[self.column] + self.width - i64(1), self.width)
 
         def strips(share: Share) -> None:
@@ -167,7 +167,7 @@ class _Strips(Nest):
 
     def _columns(self, index: Index, visit: Callable[[TirExpr, TirExpr | None], None]) -> None:
         """The vectors of a strip, by their offset from its start; the last one may reach past the columns."""
-        extent, lanes = self.function.extents[self.column], i64(self.lanes)
+        extent, lanes = self.extents[self.column], i64(self.lanes)
         size = tirx.min(extent - index[self.column], self.width)
         whole = I.Bind(tirx.truncdiv(size, lanes))
         with I.serial(i64(0), whole) as number:
@@ -179,7 +179,7 @@ class _Strips(Nest):
         def rows(start: TirExpr, count: int) -> None:
             self._add(totals, [{**index, axis: start + i64(row)} for row in range(count)])
 
-        in_groups_to(self.function.extents[axis], self.kernel["rows"], rows)
+        in_groups_to(self.extents[axis], self.kernel["rows"], rows)
 
     def _add(self, totals: TirExpr, rows: Sequence[Index]) -> None:
         known = [self._known(row) for row in rows]

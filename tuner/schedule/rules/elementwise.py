@@ -32,7 +32,7 @@ from tuner.schedule.loops.reading import NOTHING, Index, Known, Nest, write_outp
 from tuner.schedule.loops.shares import Share, in_split, in_vectors, over, splits
 from tuner.schedule.rule import Extents, Mismatch, need, pattern
 from tuner.schedule.space import Axis, MicroKernel
-from tuner.schedule.tir import I, TirExpr, i64, tirx
+from tuner.schedule.tir import I, i64, tirx
 from tuner.schedule.vector.arithmetic import bound
 
 MAX_TILE = 64
@@ -168,10 +168,8 @@ class _Output(Nest):
             over(self.stage.axes, spans, self._compute, {})
 
     def _vectors(self, index: Index, share: Share) -> None:
-        def compute(start: TirExpr, lanes: int, number: int) -> None:
-            self._compute({**index, self.last: start}, lanes)
-
-        in_vectors(share, self.lanes, self.kernel["unroll"], compute)
+        each = self.kernel["unroll"]
+        in_vectors(share, self.lanes, each, lambda start, lanes, _: self._compute({**index, self.last: start}, lanes))
 
     def _blocks(self, axes: tuple[str, str], index: Index, spans: Mapping[str, Share]) -> None:
         """Square blocks of the last axis and the one that a read is contiguous along."""

@@ -51,7 +51,7 @@ class RowNest(Nest):
         buffers = {operand.name: self._merged(operand, function) for operand in task.workload.operands}
         function = replace(function, extents={**function.extents, **merged}, buffers=buffers)
         super().__init__(task, kernel, function, lanes_of(task))
-        self.types, self.extents, self.buffers = self.program.types, function.extents, buffers
+        self.types, self.buffers = self.program.types, buffers
         self.counts = {axis: self.extents[axis] for axis in self.frame.rows}
         self.scratch: dict[str, TirExpr] = {}
 
@@ -190,7 +190,7 @@ class _Block:
         fetched = self._prefetched(number)
 
         def visit(columns: Index, limit: TirExpr | None, turn: int) -> None:
-            shared: dict[Read, TirExpr] = {}
+            shared: dict[str | Read, TirExpr] = {}
             points = [_Point(nest, row, columns, limit, shared) for row in self.rows]
             for read in fetched if limit is None else ():
                 self._prefetch(points, read, turn)
@@ -256,31 +256,30 @@ class _Point:
     all rows of the block; ``limit``: where the row ends, if that is within the vector."""
 
     def __init__(
-        self, nest: RowNest, row: _Row, columns: Index, limit: TirExpr | None, shared: dict[Read, TirExpr]
+        self, nest: RowNest, row: _Row, columns: Index, limit: TirExpr | None, shared: dict[str | Read, TirExpr]
     ) -> None:
         self.nest, self.row, self.columns, self.shared, self.limit = nest, row, columns, shared, limit
         self.column = columns[nest.frame.vector]
         self.reader = nest.reader({**row.index, **columns}, nest.lanes, nest.frame.vector, limit)
         self.evaluator = replace(self.reader.evaluator(NOTHING, nest.types), read=self._read)
-        self.own: dict[Read, TirExpr] = {}
-        self.values: dict[str, TirExpr] = {}
+        self.known = dict(row.known)
 
     def value(self, stage: Stage) -> TirExpr:
         """A stage over columns, in its tensor's dtype: from memory if an earlier pass wrote it, else computed once."""
-        if stage.tensor not in self.values:
+        if stage.tensor not in self.known:
             value = self.evaluator.value(stage.body)
-            self.values[stage.tensor] = in_register(value, self.nest.types.of[stage.tensor])
-        return self.values[stage.tensor]
+            self.known[stage.tensor] = in_register(value, self.nest.types.of[stage.tensor])
+        return self.known[stage.tensor]
 
     def _read(self, read: Read) -> TirExpr:
-        for key in (read.tensor, read):
-            if key in self.row.known:
-                return self.row.known[key]
         frame = self.nest.frame
+        for key in (read.tensor, read):
+            if key in self.known:
+                return self.known[key]
         stage = next((stage for stage in frame.stages if stage.tensor == read.tensor), None)
         if stage is not None:
             return self.value(stage)
-        memory = self.own if axes_of(read) & set(frame.rows) else self.shared
+        memory = self.known if axes_of(read) & set(frame.rows) else self.shared
         if read not in memory:
             memory[read] = self.reader.read(read)
         return memory[read]
@@ -288,7 +287,7 @@ class _Point:
     def load(self, tensor: str) -> None:
         """Take a stage's value from where an earlier pass left it."""
         value = I.Bind(self.nest.vectors.load(*self._home(tensor), self.column, self.limit))
-        self.values[tensor] = bound(loaded(value, self.nest.types.of[tensor]))
+        self.known[tensor] = bound(loaded(value, self.nest.types.of[tensor]))
 
     def store(self, stage: Stage, value: TirExpr) -> None:
         (buffer, prefix), result = self._home(stage.tensor), stored(value, self.nest.types.of[stage.tensor])

@@ -116,17 +116,15 @@ def _merged(workload: Workload, frame: Frame) -> Frame:
 def _places(workload: Workload, frame: Frame, outer: str, inner: str) -> dict[str, int] | None:
     """By tensor that lies along both, the inner one whole behind the outer one, which dim is the outer one; None if one
     lies along them otherwise."""
-    found: dict[str, set[int | None]] = {}
-    for stage in frame.stages:
-        if any(isinstance(node, Axis) and node.name in (outer, inner) for node in values(stage.body)):
-            return None
-        found.setdefault(stage.tensor, set()).add(stage.axes.index(outer) if outer in stage.axes else None)
-        for read in reads(stage.body):
-            found.setdefault(read.tensor, set()).add(_place(read, outer, inner))
-    if any(len(places) > 1 or -1 in places for places in found.values()):
+    bodies = [stage.body for stage in frame.stages]
+    if any(isinstance(node, Axis) and node.name in (outer, inner) for body in bodies for node in values(body)):
         return None
-    whole = [workload.sizes[axis] for axis in frame.parts[inner]]
-    result = {tensor: place for tensor, (place,) in found.items() if place is not None}
+    written = {(stage.tensor, stage.axes.index(outer) if outer in stage.axes else None) for stage in frame.stages}
+    found = written | {(read.tensor, _place(read, outer, inner)) for body in bodies for read in reads(body)}
+    places, whole = dict(found), [workload.sizes[axis] for axis in frame.parts[inner]]
+    if len(places) < len(found) or -1 in places.values():
+        return None
+    result = {tensor: place for tensor, place in places.items() if place is not None}
     for tensor, place in result.items():
         if [workload.tensors[tensor].dims[dim] for dim in frame.groups[tensor][place + 1]] != whole:
             return None

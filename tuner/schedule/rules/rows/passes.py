@@ -80,7 +80,7 @@ class RowProgram:
 
     @property
     def most_reductions(self) -> int:
-        """Of one pass."""
+        """The reductions of the pass that has the most."""
         return max(len(each.reductions) for each in self.passes)
 
     def volume(self, axes: Iterable[str], extents: Extents) -> Floats:
@@ -110,7 +110,8 @@ def match(workload: Workload) -> RowProgram:
         inputs[stage.tensor] = [below for read in reads(stage.body) for below in inputs.get(read.tensor, [read])]
         streams = not stage.reducer or any(set(frame.axes) <= axes_of(read) for read in inputs[stage.tensor])
         need(streams, f"no tensor that stage {stage.tensor} reads lies along all its axes: it is a contraction")
-    return _Passes(workload, *_hoisted(frame, types)).program()
+    hoist = _Hoist(frame, types)
+    return _Passes(workload, replace(frame, stages=tuple(hoist.stages)), hoist.types).program()
 
 
 def lanes_of(task: SearchTask) -> int:
@@ -123,24 +124,18 @@ def lanes_of(task: SearchTask) -> int:
     return task.known_target.hardware.lanes(max(4, *(DTYPES[dtype].bytes for dtype in types)))
 
 
-def _hoisted(frame: Frame, types: ElementTypes) -> tuple[Frame, ElementTypes]:
-    """The frame with further stages over rows, each before its first reader, and the dtypes of all tensors."""
-    hoist = _Hoist(frame, types)
-    for stage in frame.stages:
-        is_along = stage.reducer or stage.axes == frame.axes
-        body = hoist.change(stage.body) if is_along else stage.body
-        hoist.stages.append(replace(stage, body=body))
-    return replace(frame, stages=tuple(hoist.stages)), hoist.types
-
-
 class _Hoist:
-    """``stages``: those so far, with new ones over rows."""
+    """The frame's ``stages`` with further ones over rows, each before its first reader, and the dtypes of all."""
 
     def __init__(self, frame: Frame, types: ElementTypes) -> None:
         self.stages: list[Stage] = []
         self.types, self._rows, self._columns = types, frame.rows, frame.columns
         self._along = {stage.tensor for stage in frame.stages if stage.axes == frame.axes}
         self._reads: dict[Expr, Read] = {}
+        for stage in frame.stages:
+            is_along = stage.reducer or stage.tensor in self._along
+            body = self.change(stage.body) if is_along else stage.body
+            self.stages.append(replace(stage, body=body))
 
     def change(self, expr: Expr) -> Expr:
         """The expression with its parts over rows alone as reads of new stages."""
@@ -203,18 +198,15 @@ class _Passes:
                 uses = [number for number in numbers if stage in self._evaluated(number)]
                 if len(uses) > 1:
                     self.homes[stage.tensor] = self._home(stage.tensor, uses[-1])
-        passes = [
-            Pass(
-                reductions=tuple(stage for stage in self._known_after(number + 1) if stage.reducer),
-                written=tuple(stage for stage in self._known_after(number) if stage.tensor in self.homes),
-                after=self._of_rows(number + 1),
-                evaluated=self._evaluated(number),
-            )
-            for number in numbers
-        ]
+        passes = [self._pass(number) for number in numbers]
         while not passes[-1].reductions and not passes[-1].written:
             passes.pop()
         return RowProgram(self.frame, self.types, self._of_rows(0), tuple(passes), self.homes)
+
+    def _pass(self, number: int) -> Pass:
+        reductions = tuple(stage for stage in self._known_after(number + 1) if stage.reducer)
+        written = tuple(stage for stage in self._known_after(number) if stage.tensor in self.homes)
+        return Pass(reductions, written, self._of_rows(number + 1), self._evaluated(number))
 
     def _known_after(self, passes: int) -> list[Stage]:
         return [stage for stage in self.frame.stages if self.level[stage.tensor] == passes]
@@ -226,8 +218,7 @@ class _Passes:
 
     def _evaluated(self, number: int) -> tuple[Stage, ...]:
         """The stages whose bodies pass ``number`` computes for every column: what it needs and has not in memory."""
-        needed: set[str] = set()
-        result: list[Stage] = []
+        needed, result = set[str](), list[Stage]()
         for stage in reversed(self.frame.stages):
             if stage.reducer:
                 is_needed = self.level[stage.tensor] == number + 1

@@ -35,7 +35,7 @@ class TileNest(Nest):
 
     def __init__(self, task: SearchTask, program: WindowProgram, kernel: MicroKernel, function: KernelFunction) -> None:
         super().__init__(task, kernel, function, program.lanes(task))
-        self.program, self.extents, self.vector = program, function.extents, program.vector
+        self.program, self.vector = program, program.vector
         self.steps = dict.fromkeys(program.outer, 1)
         if program.block is not None:
             self.steps[program.block.axis] = kernel["block"]
@@ -89,7 +89,7 @@ class _Tile:
     sizes: Index
 
     def reader(self, offsets: Index, tap: Tap, limit: TirExpr | None = None) -> Reader:
-        """Of vectors of operands as they lie in memory, at offsets from the tile's first element."""
+        """A reader of vectors of operands as they lie in memory, at offsets from the tile's first element."""
         index = {axis: start + offsets[axis] if axis in offsets else start for axis, start in self.starts.items()}
         index |= {axis: i64(value) for axis, value in tap.items()}
         return self.nest.reader(index, self.nest.lanes, self.nest.vector.axis, limit)
