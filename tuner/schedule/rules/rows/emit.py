@@ -41,8 +41,7 @@ WriteRows = Callable[[Sequence[Index]], None]
 
 
 class RowNest(Nest):
-    """Writes the loops over rows, for operands with merged dims. ``scratch``: by stage a workspace for its columns of
-    one block."""
+    """Writes the loops over rows, for operands with merged dims. ``scratch``: a stage's columns of one block."""
 
     def __init__(self, task: SearchTask, program: RowProgram, kernel: MicroKernel, function: KernelFunction) -> None:
         self.program, self.frame = program, program.frame
@@ -143,8 +142,7 @@ class _Row:
 
 
 class _Block:
-    """Writes the code of a few rows that are walked together, over a ``span`` of the outermost column axis or all of
-    it."""
+    """Writes the code of a few rows that are walked together, over a ``span`` of the outermost column axis, or all."""
 
     def __init__(self, nest: RowNest, rows: Sequence[Index], span: Share | None = None) -> None:
         self.nest, self.frame, self.passes = nest, nest.frame, nest.program.passes
