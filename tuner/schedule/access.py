@@ -30,16 +30,12 @@ def vector_axis(workload: Workload, stage: Stage) -> VectorAxis | None:
     The last axis of the output, along which stores are contiguous, or a reduced axis: the one with the fewest invariant
     reads, since those are as many loads for one element.
     """
-    candidates = [VectorAxis(axis, True) for axis in reversed(stage.reduce_axes)]
-    candidates = [VectorAxis(stage.axes[-1], False), *candidates] if stage.axes else candidates
-    usable = [axis for axis in candidates if _is_usable(workload, stage, axis.name)]
-    streamed = {axis: sum(axis.name in axes_of(read) for read in reads(stage.body)) for axis in usable}
+    every, candidates = reads(stage.body), [VectorAxis(axis, False) for axis in stage.axes[-1:]]
+    candidates += [VectorAxis(axis, True) for axis in reversed(stage.reduce_axes)]
+    long = [axis for axis in candidates if not _is_short(workload, axis.name)]
+    usable = [axis for axis in long if all(lies_along(read, axis.name) for read in every)]
     # Without a read along it a vector axis still shares the work of the rest.
-    return max(usable, key=lambda axis: streamed[axis], default=None)
-
-
-def _is_usable(workload: Workload, stage: Stage, axis: str) -> bool:
-    return not _is_short(workload, axis) and all(lies_along(read, axis) for read in reads(stage.body))
+    return max(usable, key=lambda axis: sum(axis.name in axes_of(read) for read in every), default=None)
 
 
 def _is_short(workload: Workload, axis: str) -> bool:

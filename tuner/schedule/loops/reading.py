@@ -55,8 +55,14 @@ class Reader:
         padding = dict(self.workload.padding).get(read.tensor)
         if padding is None:
             return bound(loaded(I.Bind(self._plain(buffer, at, lanes)), dtype))
+        # Nothing is touched outside.
         inside = self._inside(read, at, lanes)
-        value = bound(loaded(I.Bind(_loaded_inside(inside, buffer, at, lanes)), dtype))
+        if lanes > 1:
+            there = loaded_where(inside, buffer, [*at[:-1], tirx.Ramp(at[-1], i64(1), lanes)])
+        else:
+            nothing = tirx.Cast(str(buffer.dtype), tirx.IntImm("int32", 0))
+            there = tirx.if_then_else(inside, buffer[tuple(at)], nothing)
+        value = bound(loaded(I.Bind(there), dtype))
         return I.Bind(tirx.Select(inside, value, constant(padding, register_type(dtype), lanes)))
 
     def indices(self, read: Read) -> list[TirExpr]:
@@ -119,13 +125,6 @@ class Reader:
             along = tirx.And(lane >= tirx.Broadcast(i64(0), lanes), lane < size)
             inside = [*(tirx.Broadcast(condition, lanes) for condition in inside[:-1]), along]
         return reduce(tirx.And, inside) if inside else tirx.IntImm("bool", 1)
-
-
-def _loaded_inside(inside: TirExpr, buffer: TirExpr, at: list[TirExpr], lanes: int) -> TirExpr:
-    """What is there where the indices are inside; nothing is touched where they are not."""
-    if lanes > 1:
-        return loaded_where(inside, buffer, [*at[:-1], tirx.Ramp(at[-1], i64(1), lanes)])
-    return tirx.if_then_else(inside, buffer[tuple(at)], tirx.Cast(str(buffer.dtype), tirx.IntImm("int32", 0)))
 
 
 def in_register(value: TirExpr, dtype: str) -> TirExpr:

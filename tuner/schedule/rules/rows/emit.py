@@ -36,9 +36,6 @@ from tuner.schedule.vector.dtypes import loaded, stored, stored_type
 from tuner.schedule.vector.functions import COMBINE
 from tuner.schedule.vector.memory import prefetch, workspace
 
-WriteRows = Callable[[Sequence[Index]], None]
-"""Writes the code of a block of rows, given the index of each."""
-
 
 class RowNest(Nest):
     """Writes the loops over rows, for operands with merged dims. ``scratch``: a stage's columns of one block."""
@@ -51,8 +48,7 @@ class RowNest(Nest):
         function = replace(function, extents={**function.extents, **merged}, buffers=buffers)
         super().__init__(task, kernel, function, lanes_of(task))
         self.types, self.buffers = self.program.types, buffers
-        self.counts = {axis: self.extents[axis] for axis in self.frame.rows}
-        self.scratch: dict[str, TirExpr] = {}
+        self.counts, self.scratch = {axis: self.extents[axis] for axis in self.frame.rows}, dict[str, TirExpr]()
 
     def _merged(self, tensor: Tensor, function: KernelFunction) -> TirExpr:
         """The buffer of an operand with the dims that are walked together as one."""
@@ -76,8 +72,8 @@ class RowNest(Nest):
                 self.scratch[tensor] = stack.enter_context(buffer)
             self._rows(lambda rows: _Block(self, rows).emit(), spans)
 
-    def _rows(self, write: WriteRows, spans: Mapping[str, Share]) -> None:
-        """Loops over the row axes; the last one in blocks, then row by row."""
+    def _rows(self, write: Callable[[Sequence[Index]], None], spans: Mapping[str, Share]) -> None:
+        """Loops over the row axes; the last one in blocks, then row by row. ``write``: given the index of each row."""
         if not self.frame.rows:
             write([{}])
             return
@@ -95,8 +91,7 @@ class RowNest(Nest):
     def _split_columns(self) -> None:
         """A program with a single pass that only reduces: threads reduce their columns of all rows into a workspace."""
         (only,) = self.program.passes
-        shape = [i64(self.threads), product_of(self.counts)]
-        partial: dict[str, TirExpr] = {}
+        shape, partial = [i64(self.threads), product_of(self.counts)], dict[str, TirExpr]()
 
         def reduce_share(thread: TirExpr) -> None:
             span = self._columns_of(thread)
