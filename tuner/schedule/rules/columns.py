@@ -37,9 +37,9 @@ from tuner.schedule.vector.memory import workspace
 
 ROWS, STRIPS = (1, 2, 4, 8, 16), (1, 4, 16, 64, 256)
 GROUP_CYCLES = 12.0
-"""Of a group of rows: its loop, and a masked vector at the end."""
+"""Cycles of a group of rows: its loop, and a masked vector at the end."""
 TURN_CYCLES = 2.0
-"""Of a vector of accumulators: loaded and stored once for each group."""
+"""Cycles of a vector of accumulators: loaded and stored once for each group."""
 
 
 @dataclass(frozen=True)

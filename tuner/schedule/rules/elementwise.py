@@ -38,7 +38,7 @@ from tuner.schedule.vector.arithmetic import bound
 MAX_TILE = 64
 ROW_CYCLES = 5.0
 TURN_CYCLES = 0.4
-"""Of an element that is transposed in registers."""
+"""Cycles of an element that is transposed in registers."""
 
 
 @dataclass(frozen=True)

@@ -39,10 +39,10 @@ from tuner.schedule.vector.functions import COMBINE
 from tuner.schedule.vector.memory import workspace
 
 SCALAR_CYCLES = 1.0
-"""Of one operation of a stage's body, element by element."""
+"""Cycles of one operation of a stage's body, element by element."""
 READ_CYCLES = 0.7
 ROW_CYCLES = 6.0
-"""Of the loops around the innermost one."""
+"""Cycles of the loops around the innermost one."""
 
 
 @dataclass(frozen=True)

@@ -51,19 +51,19 @@ from tuner.schedule.space import Axis, MicroKernel, SearchSpace
 
 MAX_ROWS = 8
 MAX_PARTIAL_BYTES = 2**24
-"""Of what threads reduce of their shares of the columns: rows beyond that are enough for all threads."""
+"""Bytes of what threads reduce of their shares of the columns: rows beyond that are enough for all threads."""
 TURN_CYCLES = 1.0
 PASS_CYCLES = 12.0
-"""Of the loop over the columns, for each block of rows."""
+"""Cycles of the loop over the columns, for each block of rows."""
 TOTAL_CYCLES = 14.0
-"""Of one reduction of a row: combining accumulators and lanes."""
+"""Cycles of one reduction of a row: combining accumulators and lanes."""
 TAIL_CYCLES = 8.0
-"""Of one masked vector."""
+"""Cycles of one masked vector."""
 AHEAD, SEVERAL = 1.3, 1.2
 """How many times as fast bytes come from beyond the L2 cache if the next rows were asked for, and if several stream
 at a time."""
 PREFETCH_CYCLES = 0.5
-"""Of the requests for one vector."""
+"""Cycles of the requests for one vector."""
 
 
 class RowReduction(LoopRule[RowProgram]):
@@ -137,7 +137,7 @@ class RowReduction(LoopRule[RowProgram]):
         return sizes + [np.full(len(rows), count) for count in counts]
 
     def features(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float32]:
-        """As of every rule of loops, and the rows that are left over of blocks, before the estimate."""
+        """The features of every rule of loops, with the rows that are left over of blocks before the estimate."""
         found = self.found(task)
         blocks = np.array([[float(kernel["rows"])] for kernel in kernels])
         left_over = found.volume(found.frame.rows, extents) % blocks
@@ -159,7 +159,7 @@ def _splits(task: SearchTask, program: RowProgram) -> tuple[int, ...]:
 
 
 def _pass_cycles(rates: Rates, number: int, each: Pass, kernel: MicroKernel, vectors: Floats) -> Floats:
-    """Of the whole vectors of one row in pass ``number``."""
+    """Cycles of the whole vectors of one row in pass ``number``."""
     turns = each.turns(kernel)
     nodes = [node for stage in each.evaluated for node in values(stage.body)]
     arithmetic = body_cycles(rates, nodes) + rates.operation * 2 * len(each.written)

@@ -114,7 +114,7 @@ def _merged(workload: Workload, frame: Frame) -> Frame:
 
 
 def _places(workload: Workload, frame: Frame, outer: str, inner: str) -> dict[str, int] | None:
-    """By tensor that lies along both, the inner one whole behind the outer one, which dim is the outer one; None if one
+    """Which dim is the outer axis, by tensor that lies along both, the inner one whole behind it; None if one tensor
     lies along them otherwise."""
     bodies = [stage.body for stage in frame.stages]
     if any(isinstance(node, Axis) and node.name in (outer, inner) for body in bodies for node in values(body)):

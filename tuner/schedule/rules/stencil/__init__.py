@@ -49,11 +49,11 @@ MAX_UNROLLED = 400
 """Elements of windows in the code of a register block."""
 TILE_CYCLES = 60.0
 ROW_CYCLES = 10.0
-"""Of a row of the copy, and of its masked vectors."""
+"""Cycles of a row of the copy, and of its masked vectors."""
 COPY_CYCLES = 1.5
-"""Of a vector loaded, moved about and stored."""
+"""Cycles of a vector loaded, moved about and stored."""
 GROUP_CYCLES = 6.0
-"""Of the loops around a register block, and of its stores."""
+"""Cycles of the loops around a register block, and of its stores."""
 OUTSIDE_L1 = 1.3
 """By how much a tile is slower whose copy the first cache does not hold."""
 
@@ -149,7 +149,7 @@ def _choices(task: SearchTask, slide: Slide | None, choices: tuple[int, ...], un
 
 
 def _vector_cycles(rates: Rates, program: WindowProgram, kernel: MicroKernel) -> float:
-    """Of one vector of the output."""
+    """Cycles of one vector of the output."""
     held = _held(kernel)
     tap = max(1.0 + nan_cycles(program.stage) + _operations(rates, program.stage) / 4, rates.fma_latency / held)
     loads, inner, rows = float(len(program.taps)), program.inner, kernel["rows"]
