@@ -120,7 +120,7 @@ class EventHub:
             return list(self._bells)
 
     def _look(self, jobs: list[str]) -> None:
-        # Commits after this read are seen at the next look: the watch was queried before it.
+        # Commits after this read are seen at the next look: the watch was read before it.
         newest = self._storage.last_events(jobs)
         with self._lock:
             news = [job_id for job_id, seq in newest.items() if job_id in self._bells and self._seen.get(job_id) != seq]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from tuner.program.rates import Rates
+from tuner.program.rates import Rates, positive_numbers
 from tuner.program.target import Target
 from tuner.program.workload import JsonObject
 
@@ -43,14 +43,14 @@ class Levels:
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Levels:
-        """Fields that this version does not know are left out."""
+        """Fields that this version does not know are left out. Raises KeyError, TypeError, ValueError."""
         levels = (Level(str(each["name"]), int(each["bytes"]), float(each["bytes_per_s"])) for each in data["levels"])
-        clock_hz, issued = data.get("clock_hz"), data.get("issued_per_s", {})
+        clock_hz = data.get("clock_hz")
         return Levels(
             float(data["flops_per_s"]),
             tuple(levels),
             None if clock_hz is None else float(clock_hz),
-            {str(name): float(rate) for name, rate in issued.items()},
+            positive_numbers(data.get("issued_per_s", {})),
         )
 
 

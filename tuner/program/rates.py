@@ -83,12 +83,21 @@ class Rates:
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Rates:
         """Read what ``to_json`` wrote, in this version or another: what is not there is typical, what is not known is
-        left out. Raises TypeError, ValueError, AttributeError for anything else."""
-        known = {name: float(data[name]) for name in NUMBERS if name in data}
-        issue = {str(name): float(value) for name, value in data.get("issue", {}).items()}
-        if not all(0 < value < math.inf for value in (*known.values(), *issue.values())):
-            raise ValueError(f"rates are positive and finite, got {data}")
-        return Rates(**known, issue=tuple(sorted(issue.items())))
+        left out. Raises TypeError, ValueError for anything else."""
+        if not isinstance(data, Mapping):
+            raise TypeError(f"rates are a mapping, got {data!r}")
+        known = positive_numbers({name: data[name] for name in NUMBERS if name in data})
+        return Rates(**known, issue=tuple(sorted(positive_numbers(data.get("issue", {})).items())))
+
+
+def positive_numbers(data: object) -> dict[str, float]:
+    """Numbers by name, as JSON has them. Raises TypeError, ValueError for anything else."""
+    if not isinstance(data, Mapping):
+        raise TypeError(f"a mapping of names to numbers is needed, got {data!r}")
+    numbers = {str(name): float(value) for name, value in data.items()}
+    if not all(0 < value < math.inf for value in numbers.values()):
+        raise ValueError(f"rates are positive and finite, got {data}")
+    return numbers
 
 
 NUMBERS = tuple(each.name for each in fields(Rates) if each.name != "issue")

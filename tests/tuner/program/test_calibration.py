@@ -53,3 +53,22 @@ def test_it_serves_its_own_version_target_and_threads() -> None:
     assert not FOUND.serves(target, 1)
     assert not FOUND.serves(other, 2)
     assert not replace(FOUND, version=VERSION + 1).serves(target, 2)
+
+
+@pytest.mark.parametrize("rates", [[], "fast", {"issue": 3}, {"issue": ["dpbf16ps"]}, {"issue": {"dpbf16ps": None}}])
+def test_rates_of_another_form_are_refused_as_a_reader_expects(rates: object) -> None:
+    with pytest.raises((TypeError, ValueError)):
+        Calibration.from_json({**stored(FOUND), "rates": rates})
+
+
+@pytest.mark.parametrize("issued", [[], 3, {"dpbf16ps": 0.0}, {"dpbf16ps": "fast"}])
+def test_issue_rates_of_another_form_are_refused_as_a_reader_expects(issued: object) -> None:
+    levels = {"flops_per_s": 1e11, "levels": [], "issued_per_s": issued}
+    with pytest.raises((TypeError, ValueError)):
+        Calibration.from_json({**stored(FOUND), "levels": levels})
+
+
+def test_issue_rates_and_the_clock_are_kept() -> None:
+    levels = Levels(1e11, (), 2e9, {"dpbf16ps": 5e8})
+    found = replace(FOUND, rates=replace(FOUND.rates, issue=(("dpbf16ps", 4.0),)), levels=levels)
+    assert Calibration.from_json(stored(found)) == found
