@@ -20,12 +20,12 @@ from numpy.typing import NDArray
 
 from benchmarks.alternating import Sampler, sampler
 from benchmarks.rivals import DoesNotApply
-from tuner.measure.inputs import random_inputs
-from tuner.program.arrays import NUMPY
-from tuner.program.build import workload_from_json
-from tuner.program.expr import Read
+from tuner.measure.verification.inputs import random_inputs
+from tuner.program.job.build import workload_from_json
+from tuner.program.language.arrays import NUMPY
+from tuner.program.language.expr import Read
+from tuner.program.language.workload import Workload
 from tuner.program.target import Target, native
-from tuner.program.workload import Workload
 from tuner.schedule.layout import aligned
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def contender(
     """
     if name == PEAK:
         from tuner.measure.roof import peak_call  # noqa: PLC0415
-        from tuner.measure.roof_kernels import loaded_roof  # noqa: PLC0415 - compiles
+        from tuner.measure.roof.kernels import loaded_roof  # noqa: PLC0415 - compiles
 
         call_at_peak = peak_call(loaded_roof(target or native(), 1), target or native())
         return lambda shape: call_at_peak

@@ -26,10 +26,10 @@ from typing import Any
 import httpx
 import numpy as np
 
-from tuner.measure.addresses import free_port
-from tuner.program.jobspec import parse_job
+from tuner.measure.network.addresses import free_port
+from tuner.program.job.jobspec import parse_job
+from tuner.program.job.task import SearchTask
 from tuner.program.target import native
-from tuner.program.task import SearchTask
 from tuner.records import ErrorKind, MeasureResult, Phase
 from tuner.schedule import space_of
 from tuner.schedule.space import MicroKernel

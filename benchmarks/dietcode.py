@@ -35,8 +35,8 @@ from shapewright.download import write
 from tuner.library.build import build_library
 from tuner.library.dispatcher import Dispatcher, TableRow, bounded, fit, symbol_bounds
 from tuner.measure import Builder, Runner, RunRequest
-from tuner.program.task import SearchTask
-from tuner.program.workload import WorkloadInstance
+from tuner.program.job.task import SearchTask
+from tuner.program.language.workload import WorkloadInstance
 from tuner.records import MeasureResult
 from tuner.schedule import layout_group
 from tuner.schedule.rules.matmul import Matmul

@@ -12,8 +12,8 @@ from typing import Any
 
 from benchmarks.operator_programs import RMS_NORM_MUL
 from benchmarks.suite import Benchmark
-from tuner.program.build import workload_from_json
-from tuner.program.task import SearchTask
+from tuner.program.job.build import workload_from_json
+from tuner.program.job.task import SearchTask
 
 Sizes = Mapping[str, Any]
 

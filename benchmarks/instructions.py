@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from tuner.errors import InvalidInput
-from tuner.program.cpu_names import ARM
 from tuner.program.target import Target, native
+from tuner.program.target.cpu_names import ARM
 
 SAY_S = 300.0
 VARIABLES = ("MKL_ENABLE_INSTRUCTIONS", "ONEDNN_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY")

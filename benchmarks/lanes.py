@@ -19,14 +19,14 @@ from unittest import mock
 from benchmarks.options import count, integers
 from benchmarks.service import cpu_name
 from benchmarks.workers import KEY, SimulatedTools
-from tuner.measure.simulated import Fleet
-from tuner.program.jobspec import Budget, parse_job
+from tuner.measure.runners.simulated import Fleet
+from tuner.program.job.jobspec import Budget, parse_job
 from tuner.program.target import native
 from tuner.search.summary import JobSummary
 from tuner.storage import JobState, Lease, Storage
 from tuner.storage.sql import open_storage, upgrade
-from worker import searches
-from worker.job_runner import JobRunner
+from worker.jobs import searches
+from worker.jobs.runner import JobRunner
 
 LAYERS = (("projection", 768, 768, 48), ("up", 3072, 768, 12), ("down", 768, 3072, 12), ("answers", 2, 768, 1),
           ("vocabulary", 30522, 768, 1))  # fmt: skip

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import httpx
 
-from tuner.measure.addresses import free_port
+from tuner.measure.network.addresses import free_port
 
 READY_S = 120.0
 STOP_S = 30.0

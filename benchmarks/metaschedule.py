@@ -21,8 +21,8 @@ import numpy as np
 
 from benchmarks.contenders import Array, Contender, inputs_of
 from benchmarks.rivals import Call, DoesNotApply
-from tuner.program.task import SearchTask
-from tuner.program.workload import Workload, format_shape
+from tuner.program.job.task import SearchTask
+from tuner.program.language.workload import Workload, format_shape
 from tuner.schedule.layout import aligned
 
 Shape = Mapping[str, int]

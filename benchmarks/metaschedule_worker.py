@@ -25,7 +25,7 @@ from tvm.s_tir.meta_schedule.post_optimization import PostOpt
 
 from benchmarks.static_function import static_function
 from benchmarks.static_rivals import tvm_target
-from tuner.program.build import workload_from_json
+from tuner.program.job.build import workload_from_json
 from tuner.program.target import Target
 
 RECORDS, WORKLOADS, CURVE = "database_tuning_record.json", "database_workload.json", "curve.jsonl"

@@ -18,7 +18,7 @@ from typing import Any
 import shapewright as sw
 from benchmarks.local_service import local_service
 from shapewright.models.tasks import ModelTasks
-from tuner.program.workload import JsonObject
+from tuner.program.language.workload import JsonObject
 from tuner.search.summary import SearchSummary, Stage
 
 LONGER_S = 600.0

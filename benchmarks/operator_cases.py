@@ -10,10 +10,10 @@ from benchmarks.fused_cases import FUSED
 from benchmarks.operator_programs import CHAINS, FIELDS
 from benchmarks.suite import Benchmark
 from tuner.errors import InvalidInput
-from tuner.program.build import workload_from_json
+from tuner.program.job.build import workload_from_json
+from tuner.program.job.task import SearchTask
+from tuner.program.language.workload import ShapeVar
 from tuner.program.target import Target
-from tuner.program.task import SearchTask
-from tuner.program.workload import ShapeVar
 
 LARGEST = 128
 TUNED = (5, 24, 43, 62, 81, 100, 119, 128)

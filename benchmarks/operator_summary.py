@@ -14,7 +14,7 @@ from typing import Any
 from benchmarks.alternating import geomean
 from benchmarks.document import SHORTEST_S, Report, mean, ratios, spent
 from benchmarks.timing import Row
-from tuner.program.workload import format_shape
+from tuner.program.language.workload import format_shape
 
 PYTORCH = ("torch", "mkl", "onednn", "compile")
 BEST_PYTORCH = "best_pytorch"

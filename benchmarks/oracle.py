@@ -25,8 +25,8 @@ from shapewright.session import TuneResult
 from tuner.library.dispatcher import Dispatcher, Leaf
 from tuner.library.package import ENTRY
 from tuner.measure import BuildResult, KeptBuilds, Runner, RunRequest
-from tuner.program.task import SearchTask
-from tuner.program.workload import WorkloadInstance
+from tuner.program.job.task import SearchTask
+from tuner.program.language.workload import WorkloadInstance
 from tuner.schedule import layouts_of, space_of
 from tuner.schedule.space import MicroKernel
 from tuner.search.cost_model import PairCostModel

@@ -37,7 +37,7 @@ from tuner.program.target import Target, native
 if TYPE_CHECKING:
     from shapewright.library import Library
     from tuner.measure import KeptBuilds
-    from tuner.program.task import SearchTask
+    from tuner.program.job.task import SearchTask
     from tuner.schedule.space import MicroKernel
 
 PROGRAMS = ("mlp", "swiglu_mlp")

@@ -118,7 +118,7 @@ def kernels(axes: Axes, search: Mapping[str, Any]) -> None:
 def regret_by_kernels(search: Mapping[str, Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """The mean and the worst regret of the chosen set at the tuned shapes for k = 1..max_kernels: its best kernel's
     latency there over that of the best finalist, less 1. Latencies as measured, else as expected."""
-    from tuner.program.task import SearchTask  # noqa: PLC0415
+    from tuner.program.job.task import SearchTask  # noqa: PLC0415
     from tuner.records import MeasureResult  # noqa: PLC0415
     from tuner.search import finalize  # noqa: PLC0415 - XGBoost, only for this picture
     from tuner.search.cost_model import PairCostModel  # noqa: PLC0415

@@ -30,8 +30,8 @@ from benchmarks.alternating import geomean
 from benchmarks.options import count, integers
 from benchmarks.suite import Benchmark, suite_here
 from tuner.errors import InvalidInput
-from tuner.program.jobspec import DEFAULT_POLICY, POLICIES, Budget, check_policy
-from tuner.program.task import SearchTask
+from tuner.program.job.jobspec import DEFAULT_POLICY, POLICIES, Budget, check_policy
+from tuner.program.job.task import SearchTask
 from tuner.records import MeasureResult
 
 AGAIN = "again"

@@ -1,8 +1,8 @@
 """What builds on the cores of devices do to their readings: ``python -m benchmarks.readings --json OUT``.
 
 As many devices as this machine has cores, each on one of its own, a worker that builds on the same cores, and a job for
-each device. In alternating rounds builds and measurements take turns (worker.cores), or do not. Every kernel that both
-devices timed at an instance gives a pair; ``difference`` is how far its two readings are apart, at one speed.
+each device. In alternating rounds builds and measurements take turns (worker.building.cores), or do not. Every kernel
+that both devices timed at an instance gives a pair; ``difference`` is how far its two readings are apart, at one speed.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from pathlib import Path
 
 from benchmarks.service import cpu_name
 from tuner.measure.child import Child
-from tuner.measure.confinement import clean_environment
 from tuner.measure.processes import DEVICE
-from tuner.program.jobspec import parse_job
+from tuner.measure.sandbox.confinement import clean_environment
+from tuner.program.job.jobspec import parse_job
 from tuner.program.target import native
 from tuner.records import MeasureResult
 from tuner.search.observations import normalized
 from tuner.storage.sql import SqlStorage, open_storage, upgrade
-from worker.cores import Cores
+from worker.building.cores import Cores
 from worker.device_server import MODULE
 from worker.run import run_worker
 from worker.tracker import start_tracker

@@ -25,9 +25,9 @@ from typing import Any
 import yaml
 
 from benchmarks.options import integers
-from tuner.program.jobspec import parse_job
+from tuner.program.job.jobspec import parse_job
+from tuner.program.job.task import SearchTask
 from tuner.program.target import native
-from tuner.program.task import SearchTask
 from tuner.records import MeasureResult
 from tuner.search.observations import Measured, at_reference_speed, reference_anchor_s
 from tuner.storage.sql import SqlStorage, open_storage

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.program.workload import Workload
+from tuner.program.language.workload import Workload
 from tuner.schedule import NoMatch
 from tuner.schedule.product.match.plain import Matrices, match
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from shapewright.download import write
 from tuner.library.build import build_library
 from tuner.library.dispatcher import Dispatcher, Leaf
+from tuner.program.job.task import SearchTask
 from tuner.program.target import native
-from tuner.program.task import SearchTask
 from tuner.schedule import default_kernel
 
 

@@ -19,12 +19,12 @@ from typing import Any
 import psutil
 
 from benchmarks.service import cpu_name
-from tuner.measure.simulated import Fleet, SimulatedBuilder
-from tuner.program.jobspec import Budget, parse_job
+from tuner.measure.runners.simulated import Fleet, SimulatedBuilder
+from tuner.program.job.jobspec import Budget, parse_job
 from tuner.program.target import native
 from tuner.search.search import Search
-from worker.cluster import Cluster
-from worker.search_actors import JobActors, SearchActors
+from worker.building.cluster import Cluster
+from worker.remote.actors import JobActors, SearchActors
 
 JOB = {
     "name": "dense",

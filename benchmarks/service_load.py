@@ -17,9 +17,9 @@ import psycopg
 from benchmarks.service_sink import Sink, is_postgresql, opened
 from tuner.library.dispatcher import Dispatcher, Leaf, Node, TableRow, Tree
 from tuner.library.package import package
-from tuner.program.jobspec import parse_job
+from tuner.program.job.jobspec import parse_job
+from tuner.program.job.task import SearchTask
 from tuner.program.target import Target
-from tuner.program.task import SearchTask
 from tuner.records import PROTOCOL
 from tuner.schedule import default_kernel, space_of
 from tuner.schedule.space import MicroKernel

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from benchmarks.service_load import MEASURED, dense_job
-from tuner.program.jobspec import parse_job
-from tuner.program.task import SearchTask
-from tuner.program.workload import WorkloadInstance
+from tuner.program.job.jobspec import parse_job
+from tuner.program.job.task import SearchTask
+from tuner.program.language.workload import WorkloadInstance
 from tuner.records import MeasureResult, Phase
 from tuner.schedule import default_kernel
 from tuner.schedule.space import MicroKernel

@@ -14,11 +14,11 @@ from typing import Any
 from tvm import te, tirx
 
 from benchmarks.rivals import DoesNotApply
-from tuner.program import expr as ast
-from tuner.program.dims import DimExpr
-from tuner.program.indices import index_range
-from tuner.program.notation import Stage
-from tuner.program.workload import Workload
+from tuner.program.language import expr as ast
+from tuner.program.language.dims import DimExpr
+from tuner.program.language.indices import index_range
+from tuner.program.language.notation import Stage
+from tuner.program.language.workload import Workload
 
 Expr = Any
 

@@ -18,9 +18,9 @@ from benchmarks.contenders import Array, Contender, inputs_of, outputs_of
 from benchmarks.rivals import Call, DoesNotApply
 from benchmarks.static_function import layout_free, static_function
 from tuner.measure.tensors import tensor_of
+from tuner.program.language.workload import Workload, format_shape
 from tuner.program.reference import expected
 from tuner.program.target import Target, native
-from tuner.program.workload import Workload, format_shape
 
 __all__ = ["Checked", "dlight", "layout_free", "scheduled", "tvm_target"]
 

@@ -20,11 +20,11 @@ from typing import Any
 
 from benchmarks.contenders import limit_threads
 from tuner.errors import InvalidInput
-from tuner.program.build import workload_from_json
-from tuner.program.documents import read_yaml
+from tuner.program.job.build import workload_from_json
+from tuner.program.job.documents import read_yaml
+from tuner.program.job.task import SearchTask, parse_instances, parse_shape_vars
+from tuner.program.language.workload import Workload
 from tuner.program.target import Target, native
-from tuner.program.task import SearchTask, parse_instances, parse_shape_vars
-from tuner.program.workload import Workload
 
 FIELDS = {"name", "source", "shape_vars", "tune", "test", "workloads"}
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.timing import Row, against_best
-from tuner.program.workload import format_shape
+from tuner.program.language.workload import format_shape
 
 Document = Mapping[str, Any]
 WORST = 10

@@ -20,7 +20,7 @@ from benchmarks.alternating import geomean
 from benchmarks.suite import Benchmark, suite_here, suite_parser
 
 if TYPE_CHECKING:
-    from tuner.program.task import SearchTask
+    from tuner.program.job.task import SearchTask
 
 TYPICAL, CALIBRATED, SEARCHED = "typical", "calibrated", "searched"
 Row = dict[str, Any]

@@ -15,7 +15,7 @@ from typing import Any
 
 from benchmarks.rivals import Array, Call, DoesNotApply, Prepared, tensor_of, torch_module
 from benchmarks.torch_kernels import kernel_of
-from tuner.program.workload import Workload
+from tuner.program.language.workload import Workload
 
 COMPILE_LIMIT_S = 120.0
 WARM_CALLS = 2

@@ -12,8 +12,8 @@ from typing import Any
 from benchmarks.operator_programs import PROGRAMS
 from benchmarks.rivals import Call, DoesNotApply, Prepared, tensor_of, torch_module
 from tuner.program.catalogue import OPS
+from tuner.program.language.workload import Workload
 from tuner.program.target import Hardware, native
-from tuner.program.workload import Workload
 
 Args = Mapping[str, Any]
 """Args as the job gives them, settings with their defaults filled in."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks.rivals import Array, Call, DoesNotApply, Prepared, tensor_of, torch_module
 from benchmarks.torch_kernels import int4_numbers, named
-from tuner.program.workload import Workload
+from tuner.program.language.workload import Workload
 
 Args = Mapping[str, Any]
 Kernel = Callable[[Args, Sequence[Any]], Call]

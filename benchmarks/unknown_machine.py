@@ -31,10 +31,10 @@ import numpy as np
 from benchmarks.alternating import geomean
 from benchmarks.options import count, numbers
 from benchmarks.suite import Benchmark, suite_here, suite_parser
-from tuner.program.rates import NUMBERS, Rates
+from tuner.program.target.rates import NUMBERS, Rates
 
 if TYPE_CHECKING:
-    from tuner.program.task import SearchTask
+    from tuner.program.job.task import SearchTask
 
 AGAIN = "again"
 """The undisturbed library, timed a second time."""

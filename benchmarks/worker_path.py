@@ -14,19 +14,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 # Before Ray is.
-from worker.cluster import Cluster  # isort: skip
+from worker.building.cluster import Cluster  # isort: skip
 from tuner.measure import KeptBuilds, RunRequest
-from tuner.measure.connecting import Tracker
-from tuner.program.jobspec import parse_job
+from tuner.measure.network.connecting import Tracker
+from tuner.program.job.jobspec import parse_job
 from tuner.program.target import native
 from tuner.records import MeasureResult, Phase
 from tuner.storage import SearchTaskRow, Storage
 from tuner.storage.sql import open_storage, upgrade
 from worker.device_server import start_device
-from worker.devices import DeviceList
-from worker.job_runner import JobRunner
+from worker.devices.registry import DeviceList
+from worker.devices.speeds import DeviceSpeeds
+from worker.jobs.runner import JobRunner
 from worker.run import RayTools
-from worker.speeds import DeviceSpeeds
 from worker.tracker import start_tracker
 
 KEY = "local"

@@ -33,15 +33,15 @@ from benchmarks.service import cpu_name
 from benchmarks.worker_path import PathRates, compare_paths
 from tuner.measure import Builder, Runner
 from tuner.measure.processes import set_on_signals
-from tuner.measure.simulated import Fleet, SimulatedBuilder
-from tuner.program.jobspec import parse_job
+from tuner.measure.runners.simulated import Fleet, SimulatedBuilder
+from tuner.program.job.jobspec import parse_job
+from tuner.program.job.task import SearchTask
 from tuner.program.target import native
-from tuner.program.task import SearchTask
 from tuner.records import MeasureResult
 from tuner.storage import Storage
 from tuner.storage.sql import open_storage, upgrade
-from worker.job_runner import JobRunner
-from worker.lease_loop import LeaseLoop
+from worker.jobs.lease_loop import LeaseLoop
+from worker.jobs.runner import JobRunner
 
 KEY = "simulated"
 STEPS = (1, 2, 4, 8, 16, 32, 64, 128, 200, 400, 800)

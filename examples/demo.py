@@ -34,7 +34,7 @@ import numpy as np  # noqa: E402
 import shapewright as sw  # noqa: E402
 from benchmarks.alternating import alternate, geomean, sampler  # noqa: E402
 from benchmarks.local_service import local_service, say  # noqa: E402
-from tuner.program.documents import read_yaml  # noqa: E402
+from tuner.program.job.documents import read_yaml  # noqa: E402
 
 JOB = Path(__file__).with_name("bert_dense.yaml")
 JOB_S = 600.0

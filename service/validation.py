@@ -1,7 +1,7 @@
 """Checking what clients submit: few at a time, in threads of their own, and no longer than the client waits.
 
-One check takes up to a second of a core (tuner.program.jobspec.MAX_STEPS). Many at once would keep every other request
-waiting, so only AT_ONCE run, MAX_WAITING more wait their turn, and others are told to come again.
+One check takes up to a second of a core (tuner.program.job.jobspec.MAX_STEPS). Many at once would keep every other
+request waiting, so only AT_ONCE run, MAX_WAITING more wait their turn, and others are told to come again.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from shapewright import ops
 from tuner.errors import InvalidInput, ShapewrightError
-from tuner.program.task import SearchTask
-from tuner.program.workload import ShapeVar, Workload, WorkloadInstance
+from tuner.program.job.task import SearchTask
+from tuner.program.language.workload import ShapeVar, Workload, WorkloadInstance
 
 if TYPE_CHECKING:
     from shapewright.client import Client

@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 from shapewright import defaults
-from tuner.program.calibration import VERSION, Calibration
+from tuner.program.job.task import SearchTask
 from tuner.program.target import Target
-from tuner.program.task import SearchTask
+from tuner.program.target.calibration import VERSION, Calibration
 
 
 def calibration_file(target: Target, threads: int, directory: Path | None = None) -> Path:

@@ -1,8 +1,8 @@
 """Whether a library is whole, right on this machine, and no slower than another.
 
 It runs in a device process of its own, confined as candidates of a search are: a library that crashes or hangs is a
-finding. Right means as ``tuner.measure.verify`` has it: the NumPy reference in float64, a bound for each element, guard
-regions around every operand. Slower means beyond noise, by ``tuner.search.comparison``.
+finding. Right means as ``tuner.measure.verification.verify`` has it: the NumPy reference in float64, a bound for each
+element, guard regions around every operand. Slower means beyond noise, by ``tuner.search.comparison``.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from tuner.errors import InvalidInput, ShapewrightError
 from tuner.library import package
 from tuner.library.dispatcher import Dispatcher
 from tuner.measure import BuildResult, DeviceLost, Runner
-from tuner.measure.ragged import ragged_dims
-from tuner.program.workload import JsonObject
+from tuner.measure.verification.ragged import ragged_dims
+from tuner.program.language.workload import JsonObject
 from tuner.schedule import layouts_of
 from tuner.search.comparison import COMPARE_S, Contender, compare
 from tuner.search.verification import verified_at

@@ -21,7 +21,7 @@ from shapewright.queries import symbols_text as _symbols_text
 from shapewright.queries import task_of as _task_of
 from shapewright.sse import MAX_EVENT, Frame, frames
 from tuner.errors import InvalidInput
-from tuner.program.workload import JsonObject
+from tuner.program.language.workload import JsonObject
 
 __all__ = ["BadDownload", "Client", "NotAllowed", "Refused", "ServiceError", "ServiceNotFound", "ServiceUnreachable"]
 

@@ -14,8 +14,8 @@ from shapewright.connection import MAX_ANSWER, Fields, read_json
 from shapewright.errors import ServiceNotFound
 from shapewright.queries import RangesLike, WorkloadLike, key_of, library_query, part, target_named, task_of
 from tuner.library.package import MANIFEST
-from tuner.program.compatible import other_cores
-from tuner.program.workload import JsonObject
+from tuner.program.language.workload import JsonObject
+from tuner.program.target.compatible import other_cores
 
 if TYPE_CHECKING:
     from shapewright.library import Library

@@ -17,7 +17,7 @@ from pathlib import Path
 from shapewright.errors import BadDownload
 from tuner.errors import ShapewrightError
 from tuner.library.package import MANIFEST, check_files
-from tuner.program.workload import JsonObject
+from tuner.program.language.workload import JsonObject
 
 UNREADABLE = (
     *(zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, EOFError, OSError),

@@ -21,8 +21,8 @@ from tuner.library import package as files_of
 from tuner.library.dispatcher import Dispatcher
 from tuner.library.manifest import AGAIN
 from tuner.measure.tensors import tensor_of
+from tuner.program.language.workload import JsonObject, Workload
 from tuner.program.target import native
-from tuner.program.workload import JsonObject, Workload
 from tuner.schedule.layout import aligned
 from tuner.schedule.space import MicroKernel
 

@@ -19,7 +19,7 @@ from shapewright.replacing import replaced
 from tuner.errors import InvalidInput, ShapewrightError, shown
 from tuner.library.package import FILES, MANIFEST, read_manifest
 from tuner.plain_files import read_plain
-from tuner.program.workload import JsonObject
+from tuner.program.language.workload import JsonObject
 
 FORMAT, VERSION = "shapewright-lock", 1
 MAX_BYTES = 16 << 20

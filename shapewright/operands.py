@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from tuner.errors import InvalidInput
-from tuner.program.dims import DimExpr
-from tuner.program.workload import Tensor, Workload
+from tuner.program.language.dims import DimExpr
+from tuner.program.language.workload import Tensor, Workload
 from tuner.schedule.layout import row_major
 
 Array = np.ndarray[Any, Any]

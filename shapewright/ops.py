@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tuner.program.build import ProgramOp
 from tuner.program.catalogue import OPS
+from tuner.program.job.build import ProgramOp
 
 # A test compares this with the catalogue.
 __all__ = [

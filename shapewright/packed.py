@@ -8,7 +8,7 @@ from typing import Any
 
 from shapewright.operands import as_array
 from tuner.errors import InvalidInput
-from tuner.program.workload import Workload
+from tuner.program.language.workload import Workload
 
 
 class PackedWeight:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tuner.durations import format_duration
-from tuner.program.workload import JsonObject
+from tuner.program.language.workload import JsonObject
 from tuner.search.summary import PAST_SEARCH, SearchSummary
 
 LINE_EVERY_S = 2.0

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from tuner.errors import InvalidInput
-from tuner.program.jobspec import parse_job
-from tuner.program.range_text import Ranges, check_ranges, format_ranges, parse_ranges
-from tuner.program.spans import span_of, span_of_extent, span_to_json
+from tuner.program.job.jobspec import parse_job
+from tuner.program.job.range_text import Ranges, check_ranges, format_ranges, parse_ranges
+from tuner.program.job.task import SearchTask, parse_shape
+from tuner.program.language.spans import span_of, span_of_extent, span_to_json
+from tuner.program.language.workload import JsonObject, Workload, format_shape
 from tuner.program.target import Target, native
-from tuner.program.task import SearchTask, parse_shape
-from tuner.program.workload import JsonObject, Workload, format_shape
 
 WorkloadLike = str | SearchTask | Workload | Mapping[str, Any]
 """A workload's key, something that has one, or the content of a job file for one workload."""

@@ -16,7 +16,7 @@ from tuner.errors import ShapewrightError
 from tuner.library.codegen import toolchain
 from tuner.library.dispatcher import Dispatcher
 from tuner.library.package import IR, inflated
-from tuner.program.workload import JsonObject
+from tuner.program.language.workload import JsonObject
 
 
 def ir_of(files: Mapping[str, bytes], manifest: JsonObject) -> Any:

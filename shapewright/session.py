@@ -16,11 +16,11 @@ from shapewright.library import Library, load
 from shapewright.progress import rows_of, table
 from shapewright.warm_start import records_of
 from tuner.library.dispatcher import Dispatcher
-from tuner.program.jobspec import DEFAULT_POLICY, check_policy, parse_budget
-from tuner.program.rates import TYPICAL
+from tuner.program.job.jobspec import DEFAULT_POLICY, check_policy, parse_budget
+from tuner.program.job.task import SearchTask
+from tuner.program.language.workload import JsonObject
 from tuner.program.target import native
-from tuner.program.task import SearchTask
-from tuner.program.workload import JsonObject
+from tuner.program.target.rates import TYPICAL
 from tuner.records import NO_BASELINES, Baselines, MeasureResult
 from tuner.search.reuse import NOTHING, shared_knowledge
 from tuner.search.summary import SearchSummary, Stage

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from shapewright.defaults import sqlite_url
 from tuner.errors import InvalidInput
-from tuner.program.task import SearchTask
+from tuner.program.job.task import SearchTask
 from tuner.storage.jsonl import MAX_LINE, SharedRecord, read_records
 
 if TYPE_CHECKING:

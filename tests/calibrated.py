@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tuner.program.calibration import VERSION, Calibration, Level, Levels
-from tuner.program.rates import Rates
 from tuner.program.target import native
+from tuner.program.target.calibration import VERSION, Calibration, Level, Levels
+from tuner.program.target.rates import Rates
 
 FOUND = Calibration(
     VERSION, 1, native().fingerprint, Rates(clock_hz=3.1e9), Levels(1.3e11, (Level("L1", 24576, 2.3e11),)), 250, 0.2,

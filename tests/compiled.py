@@ -18,10 +18,10 @@ from tuner.library import codegen
 from tuner.library.codegen import compile_candidate
 from tuner.library.package import ENTRY
 from tuner.measure.tensors import tensor_of
-from tuner.measure.verify import Case
+from tuner.measure.verification.verify import Case
+from tuner.program.job.task import SearchTask
+from tuner.program.language.workload import Workload
 from tuner.program.target import Target, native
-from tuner.program.task import SearchTask
-from tuner.program.workload import Workload
 from tuner.schedule import layouts_of
 from tuner.schedule.space import MicroKernel
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from tuner.program.build import make_workload
-from tuner.program.shape_vars import ShapeVar
+from tuner.program.job.build import make_workload
+from tuner.program.job.task import SearchTask
+from tuner.program.language.shape_vars import ShapeVar
+from tuner.program.language.workload import Workload
 from tuner.program.target import Target
-from tuner.program.task import SearchTask
-from tuner.program.workload import Workload
 
 _IMAGE = {"b": "B", "c": 4, "h": "T", "w": 19, "o": 6, "r": 3, "s": 2, "pad": 1}
 _IMAGES = {name: _IMAGE[name] for name in ("b", "c", "h", "w", "r", "s", "pad")}

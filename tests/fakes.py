@@ -14,9 +14,9 @@ from tuner.library.build import build_library
 from tuner.library.dispatcher import Dispatcher
 from tuner.library.package import LibraryFiles
 from tuner.measure import BuildResult, RunRequest, never
+from tuner.program.job.task import SearchTask
+from tuner.program.language.workload import ShapeVar, WorkloadInstance
 from tuner.program.target import Target
-from tuner.program.task import SearchTask
-from tuner.program.workload import ShapeVar, WorkloadInstance
 from tuner.records import NUMPY, Baseline, Baselines, ErrorKind, MeasureResult, Roof
 from tuner.schedule.space import MicroKernel
 from tuner.search.summary import SearchSummary

@@ -19,12 +19,12 @@ from numpy.typing import NDArray
 from tests.compiled import loaded
 from tests.contract.rule_samples import SAMPLES, sample_task
 from tuner.library.codegen import compile_candidate
-from tuner.measure.inputs import random_inputs
-from tuner.measure.verify import difference
-from tuner.program.arrays import NUMPY
+from tuner.measure.verification.inputs import random_inputs
+from tuner.measure.verification.verify import difference
+from tuner.program.job.task import SearchTask
+from tuner.program.language.arrays import NUMPY
 from tuner.program.reference import expected
 from tuner.program.target import native
-from tuner.program.task import SearchTask
 from tuner.schedule import RULES, layouts_of
 from tuner.schedule.layout import row_major
 from tuner.schedule.space import MicroKernel

@@ -8,8 +8,8 @@ import time
 from sqlalchemy import update
 
 from tests.contract.samples import job_spec, kernel, take
+from tuner.program.language.workload import WorkloadInstance
 from tuner.program.target import native
-from tuner.program.workload import WorkloadInstance
 from tuner.records import ErrorKind, MeasureResult
 from tuner.storage import Lease
 from tuner.storage.sql import SqlStorage

@@ -11,9 +11,9 @@ from pathlib import Path
 import tvm_ffi.libinfo
 
 from tuner.measure import BuildResult, RunRequest
+from tuner.program.job.task import SearchTask
+from tuner.program.language.workload import ShapeVar, WorkloadInstance
 from tuner.program.target import native
-from tuner.program.task import SearchTask
-from tuner.program.workload import ShapeVar, WorkloadInstance
 from tuner.schedule.space import MicroKernel
 
 N, K = 24, 16

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.errors import IllegalKernel
+from tuner.program.job.task import SearchTask
+from tuner.program.language.workload import Workload
 from tuner.program.target import Target
-from tuner.program.task import SearchTask
-from tuner.program.workload import Workload
 from tuner.schedule import RULES, Extents, NoMatch, Rule
 from tuner.schedule.space import Axis, MicroKernel, SearchSpace
 

@@ -14,14 +14,14 @@ from tests.fakes import FakeBuilder, FakeRunner, latency_s
 from tests.searching import QUICK_POLICIES
 from tests.serving import lease
 from tuner.measure import Builder, Runner, RunRequest, never
-from tuner.program.jobspec import parse_job
+from tuner.program.job.jobspec import parse_job
+from tuner.program.job.task import SearchTask
 from tuner.program.target import native
-from tuner.program.task import SearchTask
 from tuner.records import MeasureResult
 from tuner.schedule.space import MicroKernel
 from tuner.search.policy import POLICIES
 from tuner.storage import Job, Storage
-from worker.job_runner import JobRunner
+from worker.jobs.runner import JobRunner
 
 SMALL: dict[str, Any] = {
     "name": "a small layer",

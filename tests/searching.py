@@ -9,8 +9,8 @@ import pytest
 
 from tests.fakes import TASK, FakeBuilder, FakeClock, FakeRecorder, FakeRunner, Time, latency_s
 from tuner.library import codegen
-from tuner.program.jobspec import Budget
-from tuner.program.task import SearchTask
+from tuner.program.job.jobspec import Budget
+from tuner.program.job.task import SearchTask
 from tuner.records import PROTOCOL, MeasureResult, TuningRecord
 from tuner.search.cost_model import CostModel, refit, residual
 from tuner.search.policy import (

@@ -16,8 +16,8 @@ from service.run import Server, bind
 from service.settings import Settings
 from tuner.library.dispatcher import Dispatcher, Leaf, Node, TableRow
 from tuner.library.package import package
+from tuner.program.job.task import SearchTask
 from tuner.program.target import native
-from tuner.program.task import SearchTask
 from tuner.schedule import default_kernel, space_of
 from tuner.storage import Artifact, Lease, Storage
 

@@ -13,10 +13,10 @@ import yaml
 import shapewright
 from service.app import create_app
 from shapewright.cli.main import cli
-from tuner.program.build import PROGRAM_FIELDS, make_workload
 from tuner.program.catalogue import OPS
-from tuner.program.jobspec import FIELDS, POLICIES, parse_job
-from tuner.program.workload import Workload
+from tuner.program.job.build import PROGRAM_FIELDS, make_workload
+from tuner.program.job.jobspec import FIELDS, POLICIES, parse_job
+from tuner.program.language.workload import Workload
 from tuner.storage.sql import open_storage, upgrade
 
 CONTRACT = (Path(__file__).parents[1] / "docs" / "contract.md").read_text()

@@ -16,14 +16,14 @@ ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "extending.md").read_text()
 
 PLACES: Mapping[str, str] = {
-    "tuner/program/catalogue.py, in OPS": "    for op in (\n",
+    "tuner/program/catalogue/__init__.py, in OPS": "    for op in (\n",
     "shapewright/ops.py": 'softmax = OPS["softmax"]\n',
     "tuner/schedule/registry.py": "from tuner.errors import IllegalKernel, InvalidInput\n",
     "tuner/schedule/registry.py, in RULES": "RULES: tuple[Rule, ...] = (",
     "tuner/search/policy/__init__.py": "from tuner.search.cost_model import CostModel\n",
     "tuner/search/policy/__init__.py, in POLICIES": "POLICIES: dict[str, PolicyFactory] = {",
-    "tuner/program/jobspec.py, in POLICIES": "POLICIES = (",
-    "tuner/program/cpu.py, in _CPUS": '    "x86-64": ((), 32, 256),\n',
+    "tuner/program/job/jobspec.py, in POLICIES": "POLICIES = (",
+    "tuner/program/target/cpu.py, in _CPUS": '    "x86-64": ((), 32, 256),\n',
 }
 """What a snippet that is no whole file stands after."""
 
@@ -33,8 +33,8 @@ from pathlib import Path
 import tvm
 import shapewright as sw
 from tuner.library.codegen import compile_candidate
-from tuner.measure.verify import cases
-from tuner.program.jobspec import parse_job
+from tuner.measure.verification.verify import cases
+from tuner.program.job.jobspec import parse_job
 from tuner.program.target import native
 from tuner.records import MeasureResult
 from tuner.schedule import rules_of, space_of

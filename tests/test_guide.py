@@ -11,9 +11,9 @@ import yaml
 
 from tests.command_lines import parse
 from tuner.errors import InvalidInput
-from tuner.program.build import PROGRAM_FIELDS, make_workload
 from tuner.program.catalogue import OPS
-from tuner.program.jobspec import parse_job
+from tuner.program.job.build import PROGRAM_FIELDS, make_workload
+from tuner.program.job.jobspec import parse_job
 from tuner.schedule import RULES
 
 GUIDE = (Path(__file__).parents[1] / "docs" / "guide.md").read_text()

@@ -25,13 +25,13 @@ def loaded_by(statement: str, *names: str) -> set[str]:
 
 
 def test_what_is_loaded_is_noticed() -> None:
-    assert loaded_by("from tuner.measure import local_builder", "tvm", "tvm_ffi", "json") == {"tvm", "tvm_ffi", "json"}
+    assert loaded_by("from tuner.measure.builders import local", "tvm", "tvm_ffi", "json") == {"tvm", "tvm_ffi", "json"}
 
 
 @pytest.mark.parametrize(
     "module",
     [
-        *("shapewright", "tuner.program.jobspec", "tuner.library.lookup", "tuner.library.dispatcher"),
+        *("shapewright", "tuner.program.job.jobspec", "tuner.library.lookup", "tuner.library.dispatcher"),
         *("tuner.library.package", "tuner.storage", "shapewright.models.extract", "shapewright.sources.finder"),
     ],
 )
@@ -40,25 +40,25 @@ def test_what_reads_and_answers_loads_no_compiler(module: str) -> None:
     assert loaded_by(f"import {module}", *HEAVY) <= allowed
 
 
-@pytest.mark.parametrize("module", ["tuner.program.build", "tuner.program.jobspec", "tuner.program.task"])
+@pytest.mark.parametrize("module", ["tuner.program.job.build", "tuner.program.job.jobspec", "tuner.program.job.task"])
 def test_programs_are_checked_without_arrays_or_a_compiler(module: str) -> None:
     """What the service does with a program that a client sends: it is read, never run."""
     assert loaded_by(f"import {module}", *HEAVY, *LIGHT, "numpy", "ml_dtypes") == set()
-    read = "from tuner.program.build import workload_from_json as read"
+    read = "from tuner.program.job.build import workload_from_json as read"
     text = "out[m, n] = sum(k) x[m, k] * w[e[m], n, k]"
     data = {"program": text, "extents": {"m": "T", "n": 4, "k": 8}, "shapes": {"w": [3, "n", "k"]}}
     statement = f"{read}; workload = read({data!r}); workload.key; workload.tensors; workload.flops({{'m': 3}})"
     assert loaded_by(statement, *HEAVY, "numpy") == set()
 
 
-@pytest.mark.parametrize("module", ["tuner.schedule", "tuner.measure.verify", "tuner.program.reference"])
+@pytest.mark.parametrize("module", ["tuner.schedule", "tuner.measure.verification.verify", "tuner.program.reference"])
 def test_rules_and_the_reference_need_numpy_alone(module: str) -> None:
     assert loaded_by(f"import {module}", *HEAVY) == set()
     assert loaded_by(f"import {module}", "numpy") == {"numpy"}
 
 
 def test_every_rule_answers_without_a_compiler() -> None:
-    statement = "from tuner.schedule import explain; from tuner.program.build import make_workload; "
+    statement = "from tuner.schedule import explain; from tuner.program.job.build import make_workload; "
     statement += "from tuner.program.target import native; "
     statement += "explain(make_workload('softmax', {'m': 'T', 'n': 8}), native())"
     assert loaded_by(statement, *HEAVY) == set()
@@ -68,7 +68,9 @@ def test_figures_need_plotly_alone() -> None:
     assert loaded_by("import tuner.figures", *HEAVY) == {"plotly"}
 
 
-@pytest.mark.parametrize("module", ["tuner.search.tuning", "tuner.schedule", "tuner.measure", "tuner.measure.verify"])
+@pytest.mark.parametrize(
+    "module", ["tuner.search.tuning", "tuner.schedule", "tuner.measure", "tuner.measure.verification.verify"]
+)
 def test_what_tunes_loads_the_compiler_only_to_build(module: str) -> None:
     assert loaded_by(f"import {module}", *HEAVY) <= {"xgboost", "sqlalchemy"}
 

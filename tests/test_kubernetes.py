@@ -13,7 +13,7 @@ from service.health import router
 from service.metrics import Metrics
 from tests.command_lines import parse
 from tests.manifests import BASE, DIRECTORY, Manifest, Place, containers, load, of_kind, reaches, selects
-from tuner.measure.signer import TOKEN
+from tuner.measure.device.signer import TOKEN
 from tuner.storage import JobState, Pulse
 
 SCALING = DIRECTORY / "autoscaling"

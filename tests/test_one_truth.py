@@ -25,9 +25,9 @@ from tuner.durations import format_duration
 from tuner.figures.shapes import served
 from tuner.figures.view import SearchView, compared_at
 from tuner.library.dispatcher import Dispatcher
-from tuner.program.jobspec import Budget, parse_job
+from tuner.program.job.jobspec import Budget, parse_job
+from tuner.program.job.task import SearchTask
 from tuner.program.target import Target
-from tuner.program.task import SearchTask
 from tuner.records import NUMPY, Baseline, Baselines, ErrorKind, MeasureResult, Phase
 from tuner.schedule import space_of
 from tuner.search.budget import BudgetTracker

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tuner.program.jobspec import parse_job
-from tuner.program.program import Program
+from tuner.program.job.jobspec import parse_job
+from tuner.program.language.program import Program
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()

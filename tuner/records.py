@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from tuner.program.workload import WorkloadInstance
+from tuner.program.language.workload import WorkloadInstance
 from tuner.schedule.space import MicroKernel
 
 PROTOCOL = "v3"
@@ -58,7 +58,7 @@ class MeasureResult:
 
     ``predicted_s`` is the cost model's prediction before the trial, ``round`` the search round that chose it,
     ``attempt`` counts repeats of the same (kernel, instance) within one search task, from 0. ``anchor_s`` is what a
-    fixed piece of work took between the samples (tuner.measure.timing): the speed of the device's core at that time.
+    fixed piece of work took between the samples (tuner.measure.timing.protocol): the speed of the device's core.
     ``device`` is the id of the device that ran it, ``ended_s`` when it was done, on this machine's monotonic clock:
     it becomes the time since then when it is stored, and means nothing anywhere else.
     """

@@ -5,12 +5,13 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from tuner.measure import device_options, device_process
-from tuner.measure.addresses import Address
 from tuner.measure.child import Child
-from tuner.measure.confinement import clean_environment
+from tuner.measure.device import options as device_options
+from tuner.measure.device import process as device_process
+from tuner.measure.device.signer import TOKEN
+from tuner.measure.network.addresses import Address
 from tuner.measure.processes import DEVICE
-from tuner.measure.signer import TOKEN
+from tuner.measure.sandbox.confinement import clean_environment
 
 MODULE = "worker.device_server"
 
@@ -37,7 +38,7 @@ def start_device(
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Run ``tuner.measure.device_process`` with a tracker and a key required."""
+    """Run ``tuner.measure.device.process`` with a tracker and a key required."""
     argv = sys.argv[1:] if argv is None else argv
     options = device_options.parse_options(argv)
     if options.tracker is None or not options.key:

@@ -15,25 +15,25 @@ from pathlib import Path
 
 from tuner.errors import InvalidInput
 from tuner.measure import Builder, BuilderLost, Runner
-from tuner.measure.addresses import Address
-from tuner.measure.connecting import Tracker, within
+from tuner.measure.network.addresses import Address
+from tuner.measure.network.connecting import Tracker, within
 from tuner.measure.processes import set_on_signals
-from tuner.measure.rpc_runner import RpcRunner, unshared
-from tuner.measure.runner_pool import RunnerPool
+from tuner.measure.runners.pool import RunnerPool
+from tuner.measure.runners.rpc import RpcRunner, unshared
 from tuner.storage import Lease, LeaseStorage
 from tuner.storage.sql import open_storage
-from worker.admission import TokenRule
-from worker.calibrations import Calibrations, candidates_of, typical
-from worker.cluster import Cluster
-from worker.cores import Cores
-from worker.devices import DeviceList, KnownDevice
-from worker.job_runner import JobRunner
-from worker.lease_loop import LeaseLoop
-from worker.leased_job import release
-from worker.ray_builder import RayBuilder
-from worker.remote_search import SearchProcess
-from worker.search_actors import JobActors, SearchActors
-from worker.searches import OpenSearch
+from worker.building.cluster import Cluster
+from worker.building.cores import Cores
+from worker.building.ray_builder import RayBuilder
+from worker.devices.admission import TokenRule
+from worker.devices.calibrations import Calibrations, candidates_of, typical
+from worker.devices.registry import DeviceList, KnownDevice
+from worker.jobs.lease_loop import LeaseLoop
+from worker.jobs.leased_job import release
+from worker.jobs.runner import JobRunner
+from worker.jobs.searches import OpenSearch
+from worker.remote.actors import JobActors, SearchActors
+from worker.remote.search import SearchProcess
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from service.dependencies import DevicesDep
 from service.jobs import service
 from service.jobs.endpoints import SubmittedDep
 from service.validation import Abandon, ValidationDep
-from tuner.program.task import SearchTask
+from tuner.program.job.task import SearchTask
 from tuner.schedule import space_of
 
 router = APIRouter(include_in_schema=False, dependencies=[SUBMIT])

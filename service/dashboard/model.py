@@ -12,7 +12,7 @@ from service.access.scopes import READ
 from service.dashboard.templating import TEMPLATES
 from service.dependencies import JobsDep
 from service.jobs.layers import by_share, layers_in
-from tuner.program.jobspec import MAX_TASKS, counts_of
+from tuner.program.job.jobspec import MAX_TASKS, counts_of
 from tuner.storage import JobStorage
 
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse, dependencies=[READ])

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from service.jobs.outcome import outcome_of
 from service.times import between_s
-from tuner.program.jobspec import counts_of
+from tuner.program.job.jobspec import counts_of
 from tuner.search.summary import JobSummary, SearchSummary
 from tuner.storage import ApiKey, Job
 

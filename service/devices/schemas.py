@@ -8,7 +8,7 @@ from pydantic import AliasPath, BaseModel, BeforeValidator, ConfigDict, Field
 
 from service.devices.token_schemas import RefusedOut
 from service.schemas import AsJson, FromAttributes
-from tuner.program.rates import Rates
+from tuner.program.target.rates import Rates
 from tuner.storage import DeviceState, SpeedState
 
 

@@ -19,7 +19,7 @@ from fastapi import Depends, Request
 from tuner.errors import ShapewrightError
 from tuner.figures.view import SearchView, compared_at, progress_of
 from tuner.library.dispatcher import Dispatcher
-from tuner.program.calibration import Levels
+from tuner.program.target.calibration import Levels
 from tuner.records import MeasureResult
 from tuner.search.observations import at_reference_speed, reference_anchor_s
 from tuner.search.summary import SearchSummary

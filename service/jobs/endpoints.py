@@ -29,7 +29,7 @@ from service.paths import url_for_path
 from service.problems import Refusal
 from service.problems.openapi import answers
 from service.validation import ValidationDep
-from tuner.program.jobspec import MAX_TASKS
+from tuner.program.job.jobspec import MAX_TASKS
 from tuner.storage import Job, JobState, JobStorage, Scope
 
 router = APIRouter(prefix="/jobs", tags=["jobs"])

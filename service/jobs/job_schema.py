@@ -1,11 +1,11 @@
-"""A job file as the OpenAPI document describes it. What it may hold in full is checked by ``tuner.program.jobspec``."""
+"""A job file as the OpenAPI document describes it. ``tuner.program.job.jobspec`` checks what it may hold in full."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from tuner.program.jobspec import MAX_NAME, MAX_TASKS, POLICIES
-from tuner.program.webhook import MAX_PRIORITY, MAX_URL
+from tuner.program.job.jobspec import MAX_NAME, MAX_TASKS, POLICIES
+from tuner.program.job.webhook import MAX_PRIORITY, MAX_URL
 
 _SHAPE_VAR = {
     "type": "object",

@@ -6,7 +6,7 @@ from pydantic import BaseModel
 
 from service.jobs.layers import Layer, Layers
 from service.jobs.schemas import OutcomeOut
-from tuner.program.jobspec import counts_of
+from tuner.program.job.jobspec import counts_of
 from tuner.storage import Job
 
 

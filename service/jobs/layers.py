@@ -8,10 +8,10 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
 from service.jobs.outcome import outcome_of
-from tuner.program.dims import DimExpr
-from tuner.program.jobspec import counts_of, parse_budget
-from tuner.program.layers import layers_of
-from tuner.program.workload import Workload
+from tuner.program.job.jobspec import counts_of, parse_budget
+from tuner.program.job.layers import layers_of
+from tuner.program.language.dims import DimExpr
+from tuner.program.language.workload import Workload
 from tuner.search.outcome import Outcome
 from tuner.search.summary import WALL_S, JobSummary, SearchSummary, Stage
 from tuner.storage import Job, JobState, SearchTaskRow

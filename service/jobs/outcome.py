@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tuner.program.jobspec import counts_of
+from tuner.program.job.jobspec import counts_of
 from tuner.search.outcome import Outcome
 from tuner.search.summary import JobSummary
 from tuner.storage import Job

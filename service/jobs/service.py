@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from tuner.errors import InvalidInput
-from tuner.program.documents import read_json, read_yaml
-from tuner.program.effort import Abandoned
-from tuner.program.jobspec import JobSpec, parse_job
+from tuner.program.job.documents import read_json, read_yaml
+from tuner.program.job.jobspec import JobSpec, parse_job
+from tuner.program.language.effort import Abandoned
 from tuner.program.target import Target
 from tuner.schedule import rules_of
 from tuner.storage import ApiKey, Device, DeviceStorage, Job, JobStorage, NotFound, SearchTaskRow

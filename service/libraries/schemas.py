@@ -9,10 +9,10 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidat
 
 from service.schemas import FromAttributes, PageOut, fields_of
 from tuner.library.choice import MAX_POINTS
-from tuner.program.dims import MAX_DIM
-from tuner.program.range_text import Ranges, format_ranges
-from tuner.program.spans import MAX_LISTED, Span, ends, span_from_json
-from tuner.program.task import MAX_WEIGHT
+from tuner.program.job.range_text import Ranges, format_ranges
+from tuner.program.job.task import MAX_WEIGHT
+from tuner.program.language.dims import MAX_DIM
+from tuner.program.language.spans import MAX_LISTED, Span, ends, span_from_json
 from tuner.storage import Alternative, LibraryRow, Served
 
 MAX_THREADS = 1024

@@ -13,10 +13,10 @@ from service.libraries.schemas import InstanceIn, ServedIn
 from service.workloads.service import fingerprint
 from tuner.errors import InvalidInput
 from tuner.library.choice import Point
-from tuner.program.range_text import Ranges, check_ranges, format_ranges, parse_ranges
-from tuner.program.spans import span_of, span_of_extent
-from tuner.program.task import SearchTask
-from tuner.program.workload import format_shape
+from tuner.program.job.range_text import Ranges, check_ranges, format_ranges, parse_ranges
+from tuner.program.job.task import SearchTask
+from tuner.program.language.spans import span_of, span_of_extent
+from tuner.program.language.workload import format_shape
 from tuner.storage import Artifact, LibraryQuery, LibraryStorage, NotFound, SearchTaskRow, WorkloadStorage
 
 _EPOCH = (1980, 1, 1, 0, 0, 0)

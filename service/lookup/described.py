@@ -10,8 +10,8 @@ from service.lookup.lookups import Answer, Lookups, Query
 from service.lookup.queries import Described
 from tuner.errors import ShapewrightError
 from tuner.library.lookup import BestAnswer
-from tuner.program.build import workload_from_stored
-from tuner.program.instance import instance_dims, program_key
+from tuner.program.job.build import workload_from_stored
+from tuner.program.language.instance import instance_dims, program_key
 from tuner.storage import LookupStorage, NotFound, WorkloadForm
 
 MAX_ALIKE = 50

@@ -8,7 +8,7 @@ from service.lookup.lookup_cache import LookupCache
 from tuner.library import choice
 from tuner.library.choice import Candidate, Point, time_of
 from tuner.library.dispatch_table import ServedTable
-from tuner.program.workload import format_shape
+from tuner.program.language.workload import format_shape
 from tuner.storage import BuiltLibrary, LookupScope, LookupStorage
 
 LIBRARIES = 8

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from service.lookup.cache import Cache
 from tuner.library.dispatch_table import ServedTable
 from tuner.library.dispatcher import kernel_json, symbol_bounds
-from tuner.program.task import SearchTask
-from tuner.program.workload import JsonObject
+from tuner.program.job.task import SearchTask
+from tuner.program.language.workload import JsonObject
 from tuner.schedule import default_kernel
 from tuner.schedule.space import MicroKernel
 from tuner.storage import BuiltLibrary, LookupStorage

@@ -15,7 +15,7 @@ from tuner.errors import InvalidInput, ShapewrightError
 from tuner.library import lookup
 from tuner.library.dispatch_table import ServedTable, is_current
 from tuner.library.lookup import BestAnswer, Match
-from tuner.program.workload import format_shape
+from tuner.program.language.workload import format_shape
 from tuner.storage import BuiltLibrary, LookupScope, LookupStorage, NotFound
 
 Answer = BestAnswer | ShapewrightError

@@ -10,7 +10,7 @@ from service.lookup.lookup_cache import KnownTask, LookupCache, ShownKernel
 from tuner.library import lookup
 from tuner.library.dispatcher import is_within
 from tuner.library.lookup import BestAnswer, Expected, Match
-from tuner.program.workload import format_shape
+from tuner.program.language.workload import format_shape
 from tuner.storage import KernelLatency, LookupScope, LookupStorage
 
 NEAREST = 4

@@ -11,12 +11,12 @@ from typing import Any
 from service.lookup.lookups import Query
 from service.workloads.service import fingerprint
 from tuner.errors import InvalidInput, ShapewrightError, shown
-from tuner.program.build import workload_from_json
-from tuner.program.dims import MAX_DIM
-from tuner.program.effort import limited
+from tuner.program.job.build import workload_from_json
+from tuner.program.job.task import parse_shape
+from tuner.program.language.dims import MAX_DIM
+from tuner.program.language.effort import limited
+from tuner.program.language.workload import Workload, format_shape
 from tuner.program.target import Target
-from tuner.program.task import parse_shape
-from tuner.program.workload import Workload, format_shape
 from tuner.storage import LookupScope
 
 FIELDS = ("workload", "workload_key", "shape", "target", "threads", "job")
@@ -24,7 +24,7 @@ MAX_THREADS = 1024
 MAX_NAME = 200
 MAX_SYMBOLS = 64
 MAX_STEPS = 1_500_000
-"""Steps of checking what one call describes (see tuner.program.effort): a thousand convolutions take two thirds."""
+"""Steps to check what one call describes (tuner.program.language.effort). A thousand convolutions take two thirds."""
 
 
 @dataclass(frozen=True, slots=True)

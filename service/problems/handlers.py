@@ -23,7 +23,7 @@ from service.problems.documents import (
 )
 from service.settings import Settings
 from tuner.errors import InvalidInput
-from tuner.program.effort import Abandoned
+from tuner.program.language.effort import Abandoned
 from tuner.storage import Conflict, CorruptData, IdempotencyMismatch, NotFound, QuotaExceeded, StorageUnavailable
 
 _log = logging.getLogger(__name__)

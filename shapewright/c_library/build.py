@@ -21,7 +21,7 @@ from tuner.library.codegen import compiled
 from tuner.library.dispatcher import Dispatcher
 from tuner.library.machine_code import shared_object
 from tuner.library.package import LIBRARY
-from tuner.program.workload import JsonObject
+from tuner.program.language.workload import JsonObject
 
 LINK_S = 120.0
 """The time that a C compiler may take."""

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tuner.errors import ShapewrightError
-from tuner.program.dims import DimExpr
-from tuner.program.dtypes import DTYPES
-from tuner.program.workload import Tensor
+from tuner.program.language.dims import DimExpr
+from tuner.program.language.dtypes import DTYPES
+from tuner.program.language.workload import Tensor
 from tuner.schedule.layout import CutLayout, Layout, PackLayout
 
 Text = Callable[[DimExpr | int], str]

@@ -10,7 +10,7 @@ from pathlib import Path
 from shapewright.c_library.source import C_TYPES, CSource
 from shapewright.download import write
 from tuner.library import package
-from tuner.program.workload import Tensor
+from tuner.program.language.workload import Tensor
 
 TEMPLATES = {
     "lib/cmake/shapewright_{name}/shapewright_{name}Config.cmake": "config.cmake.in",

@@ -13,11 +13,11 @@ from shapewright.c_library.layouts import packs
 from tuner.errors import InvalidInput
 from tuner.library.dispatcher import Dispatcher
 from tuner.library.package import packed_layouts
-from tuner.program.cpu import FROM_LINUX
-from tuner.program.dims import MAX_DIM, DimExpr, Quotient
-from tuner.program.dtypes import DTYPES
-from tuner.program.range_text import format_ranges
-from tuner.program.workload import JsonObject, Tensor, Workload
+from tuner.program.job.range_text import format_ranges
+from tuner.program.language.dims import MAX_DIM, DimExpr, Quotient
+from tuner.program.language.dtypes import DTYPES
+from tuner.program.language.workload import JsonObject, Tensor, Workload
+from tuner.program.target.cpu import FROM_LINUX
 from tuner.schedule.layout import Layout, PackLayout
 
 NAME = re.compile("[a-z_][a-z0-9_]{0,63}", re.IGNORECASE)

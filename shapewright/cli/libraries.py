@@ -13,10 +13,10 @@ from shapewright.cli.jobs import client
 from shapewright.cli.output import as_json, emit
 from tuner.durations import format_duration
 from tuner.errors import InvalidInput
-from tuner.program.shape_vars import format_shape
+from tuner.program.language.shape_vars import format_shape
 
 if TYPE_CHECKING:
-    from tuner.program.task import SearchTask
+    from tuner.program.job.task import SearchTask
 
 workload = click.argument("workload", metavar="WORKLOAD")
 target = click.option("--target", help="A target's fingerprint [default: the job file's, or the newest known].")

@@ -14,8 +14,8 @@ from shapewright.cli.output import as_json, emit, table
 
 if TYPE_CHECKING:
     from tuner.program.catalogue import Op
-    from tuner.program.task import SearchTask
-    from tuner.program.workload import Workload
+    from tuner.program.job.task import SearchTask
+    from tuner.program.language.workload import Workload
     from tuner.schedule import NoMatch, Rule
 
 
@@ -47,8 +47,8 @@ def explain(job: Path, json_output: bool) -> None:
 
 
 def _op_row(op: Op) -> dict[str, Any]:
-    from tuner.program.build import make_workload  # noqa: PLC0415
-    from tuner.program.dtypes import FLOATS  # noqa: PLC0415
+    from tuner.program.job.build import make_workload  # noqa: PLC0415
+    from tuner.program.language.dtypes import FLOATS  # noqa: PLC0415
     from tuner.program.target import native  # noqa: PLC0415
     from tuner.schedule import rules_for  # noqa: PLC0415
 
@@ -70,7 +70,7 @@ def _op_row(op: Op) -> dict[str, Any]:
 
 def _read_text(workload: Workload, tensor: str) -> str:
     """``x[m,k]``: how a program reads a tensor first."""
-    from tuner.program.expr import text_of  # noqa: PLC0415
+    from tuner.program.language.expr import text_of  # noqa: PLC0415
 
     read = next(read for read in workload.program.reads if read.tensor == tensor)
     return text_of(read).replace(", ", ",")

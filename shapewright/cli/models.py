@@ -100,7 +100,7 @@ def _told(tasks: ModelTasks) -> str:
 
 
 def _target(text: str) -> Any:
-    from tuner.program.documents import read_yaml  # noqa: PLC0415
+    from tuner.program.job.documents import read_yaml  # noqa: PLC0415
 
     return text if text == "native" else read_yaml(text, "target")
 
@@ -108,8 +108,8 @@ def _target(text: str) -> Any:
 def _named(text: str) -> Named:
     """``seq=1..128``, or ``seq@ids:1=1..128``. Raises InvalidInput on field ``shape-var``."""
     from shapewright.models.model import Named  # noqa: PLC0415
-    from tuner.program.range_text import parse_ranges  # noqa: PLC0415
-    from tuner.program.shape_vars import ShapeVar  # noqa: PLC0415
+    from tuner.program.job.range_text import parse_ranges  # noqa: PLC0415
+    from tuner.program.language.shape_vars import ShapeVar  # noqa: PLC0415
 
     left, _, sizes = text.rpartition("=")
     match = _NAMED.fullmatch(left)

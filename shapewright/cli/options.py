@@ -17,7 +17,7 @@ from shapewright import defaults
 from shapewright.cli.output import CommandFailed, ExitCode, say
 
 if TYPE_CHECKING:
-    from tuner.program.jobspec import JobSpec
+    from tuner.program.job.jobspec import JobSpec
     from tuner.storage import Storage
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -130,8 +130,8 @@ def service(command: Command) -> Command:
 
 def read_job(path: Path) -> tuple[JobSpec, dict[str, Any]]:
     """A checked job and its document. Raises InvalidInput, OSError."""
-    from tuner.program.documents import read_yaml  # noqa: PLC0415  (keeps --help fast)
-    from tuner.program.jobspec import parse_job  # noqa: PLC0415
+    from tuner.program.job.documents import read_yaml  # noqa: PLC0415  (keeps --help fast)
+    from tuner.program.job.jobspec import parse_job  # noqa: PLC0415
 
     spec = parse_job(read_yaml(path.read_bytes()))
     return spec, spec.source

@@ -99,7 +99,7 @@ def worker(
     Candidates are built on Ray and measured on the tracker's devices.
     """
     address = _tracker_address(tracker)
-    from worker.admission import TokenRule  # noqa: PLC0415  (Ray and TVM, for this command alone)
+    from worker.devices.admission import TokenRule  # noqa: PLC0415  (Ray and TVM, for this command alone)
     from worker.run import run_worker  # noqa: PLC0415
 
     logs.set_up(log_format)
@@ -171,18 +171,18 @@ def device_serve(
     It runs what workers send it: private networks only.
     """
     at_tracker = _tracker_address(tracker)
-    from tuner.measure.confinement import Limits, clean_environment, parse_memory  # noqa: PLC0415
+    from tuner.measure.device.signer import with_signer  # noqa: PLC0415
     from tuner.measure.processes import DEVICE  # noqa: PLC0415  (keeps --help fast)
-    from tuner.measure.signer import with_signer  # noqa: PLC0415
+    from tuner.measure.sandbox.confinement import Limits, clean_environment, parse_memory  # noqa: PLC0415
 
     limits = Limits(None if memory is None else parse_memory(memory), user)
     environment = with_signer(clean_environment(DEVICE), token_of(token, token_file))
     if os.environ != environment:
         # Of candidates nothing can be kept that this process was started with.
         os.execve(sys.executable, [sys.executable, *without_token(sys.orig_argv[1:])], environment)
-    from tuner.measure.device_options import DeviceOptions, parse_cores, placed  # noqa: PLC0415
-    from tuner.measure.device_process import serve_until_stopped  # noqa: PLC0415  (TVM, for this command alone)
-    from tuner.measure.tunnel import DEVICE_AT, HERE, Gate, Tunnel  # noqa: PLC0415
+    from tuner.measure.device.options import DeviceOptions, parse_cores, placed  # noqa: PLC0415
+    from tuner.measure.device.process import serve_until_stopped  # noqa: PLC0415  (TVM, for this command alone)
+    from tuner.measure.network.tunnel import DEVICE_AT, HERE, Gate, Tunnel  # noqa: PLC0415
 
     logs.set_up(log_format)
     try:
@@ -215,7 +215,7 @@ def device_serve(
 
 def _tracker_address(text: str) -> tuple[str, int]:
     """The option --tracker. Raises InvalidInput."""
-    from tuner.measure.addresses import parse_address  # noqa: PLC0415  (keeps --help fast)
+    from tuner.measure.network.addresses import parse_address  # noqa: PLC0415  (keeps --help fast)
 
     return parse_address(text, "--tracker")
 

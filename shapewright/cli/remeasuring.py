@@ -8,13 +8,13 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from tuner.program.jobspec import DEFAULT_POLICY, MAX_NAME, JobSpec, parse_job
+from tuner.program.job.jobspec import DEFAULT_POLICY, MAX_NAME, JobSpec, parse_job
 from tuner.records import PROTOCOL
 from tuner.schedule import RULES
 from tuner.storage import NotFound
 
 if TYPE_CHECKING:
-    from tuner.program.workload import JsonObject
+    from tuner.program.language.workload import JsonObject
     from tuner.storage import Device, SearchTaskRow, StaleKnowledge, Storage
 
 OWNER = "db remeasure"

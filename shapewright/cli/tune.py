@@ -23,12 +23,12 @@ from shapewright.defaults import sqlite_url
 
 if TYPE_CHECKING:
     from tuner.measure import Builder, Runner
-    from tuner.measure.local_builder import LocalBuilder
-    from tuner.measure.local_device import LocalDevice
-    from tuner.program.jobspec import JobSpec
+    from tuner.measure.builders.local import LocalBuilder
+    from tuner.measure.runners.local_device import LocalDevice
+    from tuner.program.job.jobspec import JobSpec
     from tuner.storage import Job, JobStorage, Lease, LibraryStorage, Storage
     from tuner.storage.jsonl import SharedRecord
-    from worker.calibrations import RatesOf
+    from worker.devices.calibrations import RatesOf
 
 UPDATE_S = 0.5
 """How often the display is updated: seldom, because candidates are measured meanwhile."""
@@ -94,7 +94,7 @@ class LocalTools:
         return self.local_builder
 
     def runner(self, _key: str) -> Runner:
-        from tuner.measure.rpc_runner import RpcRunner  # noqa: PLC0415  (TVM)
+        from tuner.measure.runners.rpc import RpcRunner  # noqa: PLC0415  (TVM)
 
         return RpcRunner(self.device.connect)
 
@@ -104,8 +104,8 @@ class LocalTools:
 
 @contextmanager
 def _tools() -> Iterator[LocalTools]:
-    from tuner.measure.local_builder import LocalBuilder  # noqa: PLC0415  (TVM)
-    from tuner.measure.local_device import LocalDevice  # noqa: PLC0415
+    from tuner.measure.builders.local import LocalBuilder  # noqa: PLC0415  (TVM)
+    from tuner.measure.runners.local_device import LocalDevice  # noqa: PLC0415
 
     with closing(LocalBuilder()) as builder:
         with _sigint_blocked():
@@ -127,7 +127,7 @@ def _sigint_blocked() -> Iterator[None]:
 
 
 def _spec(path: Path, threads: int | None) -> JobSpec:
-    from tuner.program.jobspec import parse_job  # noqa: PLC0415  (keeps --help fast)
+    from tuner.program.job.jobspec import parse_job  # noqa: PLC0415  (keeps --help fast)
     from tuner.program.target import native  # noqa: PLC0415
 
     spec, document = options.read_job(path)
@@ -153,7 +153,7 @@ def _storage(directory: Path) -> Storage:
 
 def _lease(storage: Storage, spec: JobSpec, stop: threading.Event) -> Lease:
     """The lease of a new job, or of an unfinished one for the same. Raises KeyboardInterrupt on ``stop``."""
-    from worker.heartbeat import LEASE_S  # noqa: PLC0415  (keeps --help fast)
+    from worker.jobs.heartbeat import LEASE_S  # noqa: PLC0415  (keeps --help fast)
 
     job = _unfinished(storage, spec) or storage.create_job(spec)[0]
     until = time.monotonic() + LEASE_WAIT_S
@@ -183,7 +183,7 @@ def _unfinished(storage: JobStorage, spec: JobSpec) -> Job | None:
 def _rates_of(calibration: str) -> RatesOf:
     """What theory takes for this machine. Nothing is measured for it here: a short search must not take longer."""
     from shapewright.calibrations import at_kept_rates  # noqa: PLC0415  (keeps --help fast)
-    from worker.calibrations import typical  # noqa: PLC0415  (TVM)
+    from worker.devices.calibrations import typical  # noqa: PLC0415  (TVM)
 
     return typical if calibration == "off" else lambda _key, task, _interrupted: at_kept_rates(task).rates
 
@@ -200,7 +200,7 @@ def _run(
 
     Its seconds count from ``began_s`` on, when nothing was loaded yet.
     """
-    from worker.job_runner import JobRunner  # noqa: PLC0415  (TVM)
+    from worker.jobs.runner import JobRunner  # noqa: PLC0415  (TVM)
 
     with _tools() as tools:
         runner = JobRunner(storage, tools, stopping=stop.is_set, shared=shared, rates_of=rates_of, began_s=began_s)

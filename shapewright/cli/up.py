@@ -60,7 +60,7 @@ def up(
 
     It has a database, the API, a worker, a tracker and devices.
     """
-    from tuner.measure.addresses import free_port  # noqa: PLC0415  (keeps --help fast)
+    from tuner.measure.network.addresses import free_port  # noqa: PLC0415  (keeps --help fast)
     from tuner.measure.processes import stop_on_signals  # noqa: PLC0415
 
     directory = options.private(data_dir or defaults.data_dir()).resolve()

@@ -17,8 +17,8 @@ from shapewright.models.lifted import Operand, View
 from shapewright.models.masks import plain_mask
 from shapewright.models.operands import behind
 from shapewright.models.views import each, grouped
-from tuner.program.build import ProgramOp
-from tuner.program.dims import DimExpr
+from tuner.program.job.build import ProgramOp
+from tuner.program.language.dims import DimExpr
 
 PROGRAM = (
     "dots[b, h, i, j] = sum(d) q[{q}] * k[{k}]\n"

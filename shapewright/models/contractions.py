@@ -10,9 +10,9 @@ from shapewright.models.graph import ONE, CannotLift, Graph, Node, Operation, Sh
 from shapewright.models.lifted import Operand, View
 from shapewright.models.operands import Order, behind, constant_behind, operand, swapped
 from shapewright.models.views import each, product
-from tuner.program.build import ProgramOp
-from tuner.program.convolutions import SPATIAL
-from tuner.program.dims import DimExpr
+from tuner.program.catalogue.convolutions import SPATIAL
+from tuner.program.job.build import ProgramOp
+from tuner.program.language.dims import DimExpr
 
 NEW_WEIGHT = ProgramOp("out[m, n] = sum(k) x[m, k] * w[n, k]")
 """dense with a weight that is new at every call."""

@@ -10,10 +10,10 @@ from typing import Any
 from shapewright.models.graph import CannotLift, Graph, Node, Operation, Shape
 from shapewright.models.lifted import LiftedOp, Operand, View
 from shapewright.models.views import product
-from tuner.program.build import ProgramOp, make_workload
 from tuner.program.catalogue import OPS
+from tuner.program.job.build import ProgramOp, make_workload
+from tuner.program.language.workload import Workload
 from tuner.program.target import Target
-from tuner.program.workload import Workload
 from tuner.schedule.registry import RULES
 from tuner.schedule.rule import NoMatch
 

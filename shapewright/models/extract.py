@@ -12,9 +12,9 @@ from shapewright.models.lifting import lift_graph
 from shapewright.models.model import Model, Named, bound, described
 from shapewright.models.tasks import ModelTasks, Occurrence, Weights, job_name, tasks_of
 from tuner.errors import InvalidInput, shown
-from tuner.program.shape_vars import ShapeVar
+from tuner.program.job.task import parse_target
+from tuner.program.language.shape_vars import ShapeVar
 from tuner.program.target import Target, native
-from tuner.program.task import parse_target
 
 FORMS = "a torch.nn.Module, a torch.export.ExportedProgram, an ONNX model, a Relax IRModule, or a .pt2 or .onnx file"
 

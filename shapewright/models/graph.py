@@ -29,7 +29,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from tuner.program.dims import DimExpr
+from tuner.program.language.dims import DimExpr
 
 Shape = tuple[DimExpr, ...]
 Input = str | int | float | None

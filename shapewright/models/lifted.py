@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tuner.program.dims import DimExpr
-from tuner.program.workload import Workload
+from tuner.program.language.dims import DimExpr
+from tuner.program.language.workload import Workload
 
 View = tuple[tuple[int, ...], ...]
 

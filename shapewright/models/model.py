@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from shapewright.models.graph import Graph
 from tuner.errors import InvalidInput, shown
-from tuner.program.shape_vars import ShapeVar
+from tuner.program.language.shape_vars import ShapeVar
 
 Place = tuple[str, int]
 """An input of a model, and one of its axes."""

@@ -8,7 +8,7 @@ from typing import Any
 from shapewright.models.graph import Shape
 from shapewright.models.model import Place
 from tuner.errors import InvalidInput
-from tuner.program.dims import MAX_DIM, DimExpr, parse_dim
+from tuner.program.language.dims import MAX_DIM, DimExpr, parse_dim
 
 SYMBOL_LENGTH = 30
 """Characters of a name that become part of a symbol."""

@@ -22,7 +22,7 @@ from shapewright.models.onnx_values import Values, folded, is_kept, shape_values
 from shapewright.models.patterns import recognised
 from shapewright.models.translated import Translated
 from tuner.errors import InvalidInput, shown
-from tuner.program.dims import MAX_DIM, DimExpr
+from tuner.program.language.dims import MAX_DIM, DimExpr
 
 PARTS = frozenset({"Slice", "Split"})
 OVERRIDDEN_SINCE = 4

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from shapewright.models.graph import ONE, CannotLift, Shape
 from shapewright.models.views import product
 from tuner.errors import InvalidInput
-from tuner.program.dims import DimExpr
+from tuner.program.language.dims import DimExpr
 
 Values = NDArray[Any]
 MAX_VALUES = 64

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from shapewright.models.graph import ONE, CannotLift, Shape
 from shapewright.models.onnx_schemas import Call, Result
 from shapewright.models.translated import Translated
-from tuner.program.dims import DimExpr
+from tuner.program.language.dims import DimExpr
 
 
 def _windows(shape: Shape, window: Sequence[DimExpr], attrs: Mapping[str, Sequence[int]]) -> Shape:

@@ -17,7 +17,7 @@ from shapewright.models.patterns import recognised
 from shapewright.models.relax_operators import ELEMENTWISE_NAMES, TRANSLATIONS, Call
 from shapewright.models.translated import Translated
 from tuner.errors import InvalidInput
-from tuner.program.dims import DimExpr
+from tuner.program.language.dims import DimExpr
 
 MAIN = "main"
 PREFIX = "relax."

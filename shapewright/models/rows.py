@@ -8,7 +8,7 @@ from shapewright.models.graph import CannotLift, Operation, Shape
 from shapewright.models.lifted import Operand, View
 from shapewright.models.operands import operand
 from shapewright.models.views import each, product
-from tuner.program.build import ProgramOp
+from tuner.program.job.build import ProgramOp
 
 PLAIN_NORM = (
     "total[m] = sum(n) x[m, n]\n"

@@ -8,7 +8,7 @@ from operator import add, mul
 from typing import Any
 
 from tuner.errors import InvalidInput
-from tuner.program.dims import ALLOWED, DimExpr
+from tuner.program.language.dims import ALLOWED, DimExpr
 
 _DIVISIONS = ("FloorDiv", "CleanDiv")
 _REMAINDERS = ("Mod", "PythonMod")

@@ -11,13 +11,13 @@ from typing import Any, overload
 
 from shapewright.models.lifted import Left
 from tuner.errors import InvalidInput
-from tuner.program.budget_plan import BudgetPlan
-from tuner.program.jobspec import MAX_NAME, parse_budget, without
-from tuner.program.layers import MAX_LAYERS, layer_name
-from tuner.program.ranges import thinned
-from tuner.program.shape_vars import JsonObject, ShapeVar, WorkloadInstance
-from tuner.program.task import MAX_INSTANCES, SearchTask
-from tuner.program.workload import Workload
+from tuner.program.job.budget_plan import BudgetPlan
+from tuner.program.job.jobspec import MAX_NAME, parse_budget, without
+from tuner.program.job.layers import MAX_LAYERS, layer_name
+from tuner.program.job.task import MAX_INSTANCES, SearchTask
+from tuner.program.language.ranges import thinned
+from tuner.program.language.shape_vars import JsonObject, ShapeVar, WorkloadInstance
+from tuner.program.language.workload import Workload
 
 Weights = Mapping[str, Mapping[int, float]]
 OF_ONE_WORKLOAD = "workload"

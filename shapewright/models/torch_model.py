@@ -10,7 +10,7 @@ from shapewright.models.aten import decomposed
 from shapewright.models.fx import graph_of
 from shapewright.models.model import Model, Place
 from tuner.errors import InvalidInput
-from tuner.program.shape_vars import MAX_POINTS
+from tuner.program.language.shape_vars import MAX_POINTS
 
 
 def from_module(module: Any, example_inputs: Any, dynamic_shapes: Any) -> Model:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from shapewright.models.graph import ONE, Shape
 from shapewright.models.lifted import View
-from tuner.program.dims import DimExpr
+from tuner.program.language.dims import DimExpr
 
 
 def product(dims: Sequence[DimExpr]) -> DimExpr:

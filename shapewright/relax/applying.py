@@ -22,8 +22,8 @@ from shapewright.sources.finder import Finder, finder_of
 from shapewright.sources.reports import NotReplaced, Replaced, Report
 from shapewright.sources.source import Match, SourceLike
 from tuner.errors import InvalidInput, ShapewrightError
+from tuner.program.job.task import parse_target
 from tuner.program.target import Target, native
-from tuner.program.task import parse_target
 
 EXTERNAL = "external_mods"
 """The attribute of a module from which ``tvm.compile`` takes what is linked into the build."""

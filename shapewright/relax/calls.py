@@ -13,7 +13,7 @@ from shapewright.models.relax_model import CONSTANT
 from shapewright.models.views import product
 from shapewright.relax.linking import Linkable
 from shapewright.sources.source import Match
-from tuner.program.dims import DimExpr
+from tuner.program.language.dims import DimExpr
 
 Visit = Callable[[Any], Any]
 """What a variable has become in the function that is being written."""

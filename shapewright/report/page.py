@@ -14,7 +14,7 @@ from tuner import figures
 from tuner.durations import format_duration
 from tuner.figures.html import html_environment
 from tuner.figures.shapes import served
-from tuner.program.workload import JsonObject
+from tuner.program.language.workload import JsonObject
 from tuner.records import Baseline
 from tuner.search.outcome import Outcome, total_of
 from tuner.search.summary import JobSummary, SearchSummary

@@ -12,9 +12,9 @@ from shapewright.defaults import sqlite_url
 from shapewright.errors import ServiceNotFound
 from tuner.errors import InvalidInput
 from tuner.figures import SearchView, view_of
-from tuner.program.calibration import Levels
-from tuner.program.task import SearchTask
-from tuner.program.workload import JsonObject, WorkloadInstance
+from tuner.program.job.task import SearchTask
+from tuner.program.language.workload import JsonObject, WorkloadInstance
+from tuner.program.target.calibration import Levels
 from tuner.records import MeasureResult
 from tuner.storage import (
     JobEvent,

@@ -16,9 +16,9 @@ from typing import Any
 
 from tuner.library import package
 from tuner.library.dispatcher import made_for
-from tuner.program.range_text import Ranges, format_ranges
-from tuner.program.spans import span_from_json, span_to_json
-from tuner.program.workload import JsonObject
+from tuner.program.job.range_text import Ranges, format_ranges
+from tuner.program.language.spans import span_from_json, span_to_json
+from tuner.program.language.workload import JsonObject
 
 FORMAT = "shapewright-snapshot"
 VERSION = 1

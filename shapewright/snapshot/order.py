@@ -13,8 +13,8 @@ from shapewright.snapshot.entries import Entry
 from tuner.library import choice
 from tuner.library.dispatcher import Dispatcher
 from tuner.library.package import MANIFEST, dispatcher_of, manifest_of
-from tuner.program.range_text import Ranges
-from tuner.program.workload import format_shape
+from tuner.program.job.range_text import Ranges
+from tuner.program.language.workload import format_shape
 from tuner.records import PROTOCOL
 
 Read = Callable[[Entry], Mapping[str, bytes]]

@@ -18,10 +18,10 @@ from shapewright.snapshot.order import best_of
 from tuner.errors import InvalidInput, ShapewrightError
 from tuner.library import choice
 from tuner.library.package import check_files
-from tuner.program.compatible import other_cores
-from tuner.program.range_text import Ranges, format_ranges
-from tuner.program.spans import span_from_json
+from tuner.program.job.range_text import Ranges, format_ranges
+from tuner.program.language.spans import span_from_json
 from tuner.program.target import Target, native
+from tuner.program.target.compatible import other_cores
 
 if TYPE_CHECKING:
     from shapewright.library import Library

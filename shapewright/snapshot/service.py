@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from shapewright.queries import WorkloadLike
 from shapewright.snapshot.entries import Entry
 from shapewright.snapshot.writing import Offer
-from tuner.program.range_text import parse_ranges
-from tuner.program.spans import Span
-from tuner.program.workload import JsonObject
+from tuner.program.job.range_text import parse_ranges
+from tuner.program.language.spans import Span
+from tuner.program.language.workload import JsonObject
 
 if TYPE_CHECKING:
     from shapewright.client import Client

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 from shapewright.sources.covering import covers
 from shapewright.sources.libraries import load_library
 from tuner.errors import ShapewrightError, shown
-from tuner.program.build import workload_from_stored
-from tuner.program.compatible import cores_by_fingerprint
-from tuner.program.instance import program_key
+from tuner.program.job.build import workload_from_stored
+from tuner.program.job.task import MAX_THREADS
+from tuner.program.language.instance import program_key
+from tuner.program.language.workload import Workload
 from tuner.program.target import Target
-from tuner.program.task import MAX_THREADS
-from tuner.program.workload import Workload
+from tuner.program.target.compatible import cores_by_fingerprint
 
 if TYPE_CHECKING:
     from shapewright.library import Library

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tuner.program.dims import DimExpr
-from tuner.program.instance import program_key
-from tuner.program.workload import Workload
+from tuner.program.language.dims import DimExpr
+from tuner.program.language.instance import program_key
+from tuner.program.language.workload import Workload
 
 
 def covers(library: Workload, asked: Workload) -> bool:

@@ -11,8 +11,8 @@ from shapewright.sources.libraries import keep, kept_folder
 from shapewright.sources.source import SOURCES, Directory, Match, Source, SourceAway, SourceLike, source_of
 from tuner.errors import InvalidInput, ShapewrightError, clean
 from tuner.plain_files import is_folder
+from tuner.program.language.workload import Workload
 from tuner.program.target import Target, native
-from tuner.program.workload import Workload
 
 AWAY_S = 60.0
 """How long a source that could not be queried is left alone: a model has many graphs, and each queries anew."""

@@ -9,10 +9,10 @@ from typing import Any
 from shapewright.models.lifted import Left
 from shapewright.models.tasks import ModelTasks, Occurrence, Weights, tasks_of
 from tuner.errors import InvalidInput
-from tuner.program.shape_vars import ShapeVar
+from tuner.program.job.task import parse_target
+from tuner.program.language.shape_vars import ShapeVar
+from tuner.program.language.workload import Workload
 from tuner.program.target import Target
-from tuner.program.task import parse_target
-from tuner.program.workload import Workload
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from shapewright.sources.source import Listed, SourceAway
 from tuner.errors import ShapewrightError
 from tuner.library.package import MANIFEST
 from tuner.plain_files import is_folder
-from tuner.program.instance import program_key
+from tuner.program.language.instance import program_key
 
 if TYPE_CHECKING:
     from shapewright.library import Library

@@ -33,9 +33,9 @@ from shapewright.sources.libraries import provide as provide_folders
 from tuner.errors import InvalidInput, ShapewrightError
 from tuner.library.package import MANIFEST
 from tuner.plain_files import is_file, is_folder, read_plain
-from tuner.program.instance import program_key
+from tuner.program.language.instance import program_key
+from tuner.program.language.workload import Workload
 from tuner.program.target import Target, native
-from tuner.program.workload import Workload
 
 if TYPE_CHECKING:
     from shapewright.client import Client

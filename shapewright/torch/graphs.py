@@ -21,7 +21,7 @@ from shapewright.torch.reports import Replaced
 from shapewright.torch.sizes import agree, fix_sizes
 from shapewright.torch.work import flops_by_name
 from tuner.errors import InvalidInput
-from tuner.program.dims import DimExpr
+from tuner.program.language.dims import DimExpr
 
 aten = torch.ops.aten
 

@@ -20,8 +20,8 @@ from shapewright.torch import modules as tuned
 from shapewright.torch.reports import Replaced
 from shapewright.torch.tuned_module import Bound, Tuned, bound_rows, bound_whole, restored
 from tuner.errors import InvalidInput
-from tuner.program.build import make_workload
-from tuner.program.workload import Workload
+from tuner.program.job.build import make_workload
+from tuner.program.language.workload import Workload
 
 Bind = Callable[[str, Workload], Bound]
 

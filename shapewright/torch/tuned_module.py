@@ -21,7 +21,7 @@ from shapewright.sources.reports import Report
 from shapewright.torch.op import call
 from shapewright.torch.packs import forget
 from shapewright.torch.plan import DTYPES, Plan, Taken
-from tuner.program.workload import Tensor, Workload
+from tuner.program.language.workload import Tensor, Workload
 
 MAX_RANK = 6
 """The largest rank of an input whose leading axes are joined into rows."""

@@ -13,9 +13,9 @@ from benchmarks.dietcode import DietCodeSearch, Settings, adaption, tile_of
 from benchmarks.rivals import DoesNotApply
 from tuner.library.dispatcher import choose
 from tuner.measure import BuildResult, RunRequest, never
+from tuner.program.job.task import SearchTask
+from tuner.program.language.workload import WorkloadInstance
 from tuner.program.target import native
-from tuner.program.task import SearchTask
-from tuner.program.workload import WorkloadInstance
 from tuner.records import NO_BASELINES, Baselines, ErrorKind, MeasureResult
 from tuner.schedule import default_kernel, layout_group
 from tuner.schedule.space import MicroKernel

@@ -11,9 +11,9 @@ import pytest
 from benchmarks.contenders import Array, inputs_of, outputs_of, separate_call
 from benchmarks.fused_cases import FUSED, parts_of
 from benchmarks.operator_cases import benchmarks_of
+from tuner.program.language.workload import Workload
 from tuner.program.reference import compute
 from tuner.program.target import native
-from tuner.program.workload import Workload
 
 if TYPE_CHECKING:
     from shapewright.library import Library

@@ -16,10 +16,10 @@ from benchmarks import metaschedule
 from benchmarks.metaschedule_worker import LAYOUT_REWRITE, packing
 from benchmarks.rivals import DoesNotApply
 from benchmarks.static_function import static_function
-from tuner.program.build import make_workload
+from tuner.program.job.build import make_workload
+from tuner.program.job.task import SearchTask
+from tuner.program.language.workload import Workload
 from tuner.program.target import native
-from tuner.program.task import SearchTask
-from tuner.program.workload import Workload
 
 DENSE = make_workload("dense", {"m": "4*T", "n": 64, "k": 48})
 

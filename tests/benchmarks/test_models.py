@@ -16,7 +16,7 @@ import torch
 from benchmarks.model_tuning import Point, curve_of, known_of, saved
 from benchmarks.model_zoo import MODELS, build
 from benchmarks.models import lengths_of, main, recompiled, summary_of, tasks_of
-from tuner.program.budget_plan import MIN_TRIALS
+from tuner.program.job.budget_plan import MIN_TRIALS
 from tuner.search.summary import SearchSummary, Stage
 
 ROOT = Path(__file__).resolve().parents[2]

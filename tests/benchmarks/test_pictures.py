@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import shapewright as sw
+from tuner.program.language.workload import WorkloadInstance
 from tuner.program.target import native
-from tuner.program.workload import WorkloadInstance
 from tuner.records import MeasureResult
 from tuner.schedule import default_kernel, layout_group, space_of
 

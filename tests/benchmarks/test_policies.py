@@ -30,8 +30,8 @@ from tests.benchmarks.test_kernels import TINY
 from tests.fakes import TASK, latency_s
 from tests.searching import Bench, make_quick
 from tuner.library.dispatcher import Dispatcher
-from tuner.program.jobspec import POLICIES, Budget
-from tuner.program.task import SearchTask
+from tuner.program.job.jobspec import POLICIES, Budget
+from tuner.program.job.task import SearchTask
 from tuner.records import ErrorKind, MeasureResult
 from tuner.schedule import default_kernel
 

@@ -15,11 +15,11 @@ from benchmarks.operator_cases import SIZES, VARIANTS, benchmarks_of, names_of
 from benchmarks.operator_programs import CHAINS
 from benchmarks.rivals import RIVALS, DoesNotApply
 from benchmarks.torch_kernels import OF_BYTES, saturates
-from tuner.program.build import make_workload, workload_from_json
 from tuner.program.catalogue import OPS
+from tuner.program.job.build import make_workload, workload_from_json
+from tuner.program.language.workload import Workload
 from tuner.program.reference import compute
 from tuner.program.target import native
-from tuner.program.workload import Workload
 
 pytest.importorskip("torch", reason="torch is not installed: pip install 'shapewright[bench]'")
 

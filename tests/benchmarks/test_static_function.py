@@ -11,9 +11,9 @@ from benchmarks.contenders import inputs_of, outputs_of
 from benchmarks.rivals import DoesNotApply
 from benchmarks.static_function import layout_free, static_function
 from tuner.measure.tensors import tensor_of
-from tuner.program.build import make_workload, workload_from_json
+from tuner.program.job.build import make_workload, workload_from_json
+from tuner.program.language.workload import Workload
 from tuner.program.reference import expected
-from tuner.program.workload import Workload
 
 SHAPE = {"T": 3}
 CONV = {"b": "T", "c": 4, "h": 6, "w": 5, "o": 6, "r": 3, "s": 3, "pad": 1, "stride": 2, "groups": 2}

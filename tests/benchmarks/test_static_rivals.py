@@ -10,8 +10,8 @@ from benchmarks.contenders import DLIGHT, contender, inputs_of
 from benchmarks.rivals import DoesNotApply
 from benchmarks.static_function import static_function
 from benchmarks.static_rivals import Checked
-from tuner.program.build import make_workload
-from tuner.program.workload import Workload
+from tuner.program.job.build import make_workload
+from tuner.program.language.workload import Workload
 
 SOFTMAX = make_workload("softmax", {"m": "T", "n": 40})
 SUM = make_workload("reduce_sum", {"m": "T", "n": 4})

@@ -12,7 +12,7 @@ import pytest
 from benchmarks import theory, unknown_machine
 from benchmarks.unknown_machine import AGAIN, disturbed, disturbed_constants, summary_of
 from tests.benchmarks.test_kernels import TINY
-from tuner.program.rates import NUMBERS, TYPICAL
+from tuner.program.target.rates import NUMBERS, TYPICAL
 from tuner.schedule.rules import attention
 from tuner.schedule.rules import stencil as windows
 

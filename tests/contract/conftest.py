@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from worker.cluster import Cluster
+from worker.building.cluster import Cluster
 
 
 @pytest.fixture(scope="session")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from tuner.program.jobspec import JobSpec, parse_job
-from tuner.program.workload import WorkloadInstance
+from tuner.program.job.jobspec import JobSpec, parse_job
+from tuner.program.language.workload import WorkloadInstance
 from tuner.records import MeasureResult
 from tuner.schedule.registry import RULES
 from tuner.schedule.space import MicroKernel

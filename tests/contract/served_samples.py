@@ -11,9 +11,9 @@ from typing import Any
 from tests.contract.samples import job_spec, kernel, leased
 from tuner.library.choice import Point
 from tuner.library.dispatcher import Dispatcher, Leaf, TableRow, made_for
-from tuner.program.jobspec import JobSpec, parse_job
-from tuner.program.range_text import Ranges
-from tuner.program.workload import WorkloadInstance
+from tuner.program.job.jobspec import JobSpec, parse_job
+from tuner.program.job.range_text import Ranges
+from tuner.program.language.workload import WorkloadInstance
 from tuner.records import ErrorKind, MeasureResult
 from tuner.storage import Comparison, JobState, LibraryQuery, Storage
 

@@ -19,7 +19,7 @@ from schemathesis.specs.openapi.checks import positive_data_acceptance
 from service.app import create_app
 from service.settings import Settings
 from tests.serving import JOB, lease, register_local, store_library
-from tuner.program.jobspec import parse_job
+from tuner.program.job.jobspec import parse_job
 from tuner.program.target import native
 from tuner.storage import Storage
 

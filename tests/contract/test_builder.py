@@ -14,15 +14,16 @@ import pytest
 from tests.measuring import TASK, kernel
 from tuner.library.dispatcher import Dispatcher, Leaf
 from tuner.library.package import CompiledKernel, LibraryFiles
-from tuner.measure import Builder, BuilderLost, LibraryFailed, building
-from tuner.measure.building import Build, Link
-from tuner.measure.local_builder import LocalBuilder
-from tuner.program.task import SearchTask
+from tuner.measure import Builder, BuilderLost, LibraryFailed
+from tuner.measure.builders import child as building
+from tuner.measure.builders.child import Build, Link
+from tuner.measure.builders.local import LocalBuilder
+from tuner.program.job.task import SearchTask
 from tuner.records import ErrorKind
 from tuner.schedule.space import MicroKernel
-from worker.cluster import Cluster
-from worker.cores import Cores
-from worker.ray_builder import RayBuilder
+from worker.building.cluster import Cluster
+from worker.building.cores import Cores
+from worker.building.ray_builder import RayBuilder
 
 pytestmark = pytest.mark.together("ray")
 LIMIT_S = 2.0

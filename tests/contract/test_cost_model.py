@@ -10,8 +10,8 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.fakes import TASK, latency_s, measured
-from tuner.program.task import SearchTask
-from tuner.program.workload import ShapeVar
+from tuner.program.job.task import SearchTask
+from tuner.program.language.workload import ShapeVar
 from tuner.records import ErrorKind, MeasureResult
 from tuner.schedule import estimate_s, extents_of, space_of
 from tuner.schedule.space import MicroKernel

@@ -14,15 +14,15 @@ import pytest
 
 from tests.measuring import CRASH, HANG, RIGHT, TASK, WRONG, kernel, request
 from tuner.measure import BuildResult, Interrupted, Runner, RunRequest
-from tuner.measure.local_device import LocalDevice
-from tuner.measure.rpc_runner import RpcRunner, unshared
-from tuner.measure.runner_pool import RunnerPool
-from tuner.measure.simulated import Faults, Fleet
-from tuner.program.task import SearchTask
-from tuner.program.workload import WorkloadInstance
+from tuner.measure.runners.local_device import LocalDevice
+from tuner.measure.runners.pool import RunnerPool
+from tuner.measure.runners.rpc import RpcRunner, unshared
+from tuner.measure.runners.simulated import Faults, Fleet
+from tuner.program.job.task import SearchTask
+from tuner.program.language.workload import WorkloadInstance
 from tuner.records import ErrorKind
 from tuner.schedule.space import MicroKernel
-from worker.cores import Cores
+from worker.building.cores import Cores
 
 LIMIT_S = 2.0
 PER_BEHAVIOUR = 100

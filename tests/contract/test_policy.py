@@ -12,8 +12,8 @@ from tests.fakes import TASK, latency_s
 from tests.searching import QUICK_POLICIES, small_models
 from tuner.errors import InvalidInput
 from tuner.library.selection import select
-from tuner.program import jobspec
-from tuner.program.task import SearchTask
+from tuner.program.job import jobspec
+from tuner.program.job.task import SearchTask
 from tuner.records import ErrorKind, MeasureResult
 from tuner.schedule import layout_group, space_of
 from tuner.schedule.space import MicroKernel

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from tests.compiled import built_problems
 from tests.contract.rule_samples import RANGE, SAMPLES, sample_task
 from tests.shares import shares
-from tuner.measure.inputs import random_inputs
-from tuner.measure.ragged import ragged_dims
-from tuner.program.build import workload_from_json
-from tuner.program.shape_vars import ShapeVar
+from tuner.measure.verification.inputs import random_inputs
+from tuner.measure.verification.ragged import ragged_dims
+from tuner.program.job.build import workload_from_json
+from tuner.program.job.task import SearchTask
+from tuner.program.language.shape_vars import ShapeVar
 from tuner.program.target import Target, native
-from tuner.program.task import SearchTask
 from tuner.schedule import RULES, NoMatch, Rule, extents_of, layout_group, rule_of, rules_of
 from tuner.schedule.layout import layout_from_json
 

@@ -31,15 +31,15 @@ from tests.measuring import (
 )
 from tuner.measure import BuildResult, DeviceFailed, Interrupted, Runner, RunRequest
 from tuner.measure._base import never
-from tuner.measure.connecting import Connected, Tracker
-from tuner.measure.device_process import SILENT_S
-from tuner.measure.local_device import LocalDevice
+from tuner.measure.device.process import SILENT_S
+from tuner.measure.network.connecting import Connected, Tracker
 from tuner.measure.rpc_names import TRIAL, device_key
-from tuner.measure.rpc_runner import RpcRunner
-from tuner.measure.runner_pool import RunnerPool
-from tuner.measure.session import Connect, Session, SessionDied
-from tuner.program.task import SearchTask
-from tuner.program.workload import ShapeVar, WorkloadInstance
+from tuner.measure.runners.local_device import LocalDevice
+from tuner.measure.runners.pool import RunnerPool
+from tuner.measure.runners.rpc import RpcRunner
+from tuner.measure.runners.session import Connect, Session, SessionDied
+from tuner.program.job.task import SearchTask
+from tuner.program.language.workload import ShapeVar, WorkloadInstance
 from tuner.records import NUMPY, ErrorKind
 from worker.device_server import start_device
 from worker.tracker import start_tracker

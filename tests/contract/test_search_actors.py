@@ -12,13 +12,13 @@ import pytest
 from benchmarks.workers import SimulatedTools
 from tests.contract.samples import JOB, take
 from tests.measuring import wait_for
-from tuner.measure.simulated import Fleet
-from tuner.program.jobspec import parse_job
+from tuner.measure.runners.simulated import Fleet
+from tuner.program.job.jobspec import parse_job
 from tuner.storage import JobState
 from tuner.storage.sql import SqlStorage, open_storage
-from worker.cluster import Cluster
-from worker.job_runner import JobRunner
-from worker.search_actors import JobActors, SearchActors
+from worker.building.cluster import Cluster
+from worker.jobs.runner import JobRunner
+from worker.remote.actors import JobActors, SearchActors
 
 pytestmark = pytest.mark.together("ray")
 HARMFUL = 13

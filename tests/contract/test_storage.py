@@ -10,7 +10,7 @@ import pytest
 
 from tests.contract.samples import job_spec, many_tasks, seqs
 from tuner.errors import InvalidInput
-from tuner.program.jobspec import parse_job
+from tuner.program.job.jobspec import parse_job
 from tuner.storage import IdempotencyMismatch, JobState, NotFound, Storage
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.contract.samples import leased, many_tasks, seqs
-from tuner.program.workload import WorkloadInstance
+from tuner.program.language.workload import WorkloadInstance
 from tuner.records import NO_BASELINES, NUMPY, Baseline, Baselines, Roof
 from tuner.storage import NotFound, Storage
 

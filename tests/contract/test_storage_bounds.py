@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import update
 
 from tests.contract.samples import LONG_S, job_spec, many_tasks
-from tuner.program.jobspec import parse_job
+from tuner.program.job.jobspec import parse_job
 from tuner.program.target import Target
 from tuner.storage import CorruptData, JobState, NotFound, Storage
 from tuner.storage.sql import SqlStorage

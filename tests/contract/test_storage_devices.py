@@ -8,8 +8,8 @@ import pytest
 from sqlalchemy import update
 
 from tests.calibrated import FOUND as CALIBRATION
-from tuner.program.calibration import VERSION
 from tuner.program.target import native
+from tuner.program.target.calibration import VERSION
 from tuner.storage import QUARANTINE_AFTER, DeviceSpeed, DeviceState, NotFound, SpeedState, Storage
 from tuner.storage.devices import FIRST_QUARANTINE_S, LONGEST_QUARANTINE_S, MAX_CALIBRATIONS
 from tuner.storage.sql import SqlStorage

@@ -10,9 +10,9 @@ import pytest
 
 from tests.contract.samples import best_at, job_spec, leased, results
 from tuner.errors import InvalidInput
-from tuner.program.build import workload_from_json
-from tuner.program.jobspec import JobSpec
-from tuner.program.workload import WorkloadInstance
+from tuner.program.job.build import workload_from_json
+from tuner.program.job.jobspec import JobSpec
+from tuner.program.language.workload import WorkloadInstance
 from tuner.records import MeasureResult
 from tuner.storage import Storage
 

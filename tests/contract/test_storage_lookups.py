@@ -14,9 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.contract.samples import best_at, job_spec, kernel, leased, many_tasks, results
-from tuner.program.build import workload_from_json
-from tuner.program.instance import program_key
-from tuner.program.workload import WorkloadInstance
+from tuner.program.job.build import workload_from_json
+from tuner.program.language.instance import program_key
+from tuner.program.language.workload import WorkloadInstance
 from tuner.records import ErrorKind, MeasureResult, Phase, settled_latency_s, speed_correction
 from tuner.schedule.registry import RULES
 from tuner.storage import KernelLatency, Lease, LookupScope, NotFound, Storage

@@ -9,7 +9,7 @@ import pytest
 
 from tests.contract.samples import best_at, job_spec, kernel, leased, many_tasks, results, seqs, take
 from tuner.errors import InvalidInput
-from tuner.program.workload import WorkloadInstance
+from tuner.program.language.workload import WorkloadInstance
 from tuner.records import PROTOCOL, ErrorKind, MeasureResult, Phase
 from tuner.schedule.space import MicroKernel
 from tuner.storage import NewEvent, NotFound, Storage

@@ -15,8 +15,8 @@ from tests.contract.served_samples import Saved, found_wrong, new_library, serve
 from tuner.errors import InvalidInput
 from tuner.library.choice import NOISE, covers
 from tuner.library.dispatcher import Dispatcher
+from tuner.program.language.workload import WorkloadInstance
 from tuner.program.target import Target
-from tuner.program.workload import WorkloadInstance
 from tuner.records import MeasureResult
 from tuner.schedule.space import MicroKernel
 from tuner.storage import (

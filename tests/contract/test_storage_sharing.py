@@ -14,9 +14,9 @@ import pytest
 
 from tests.contract.samples import best_at, job_spec, kernel, leased, many_tasks, results, take
 from tuner.errors import InvalidInput
+from tuner.program.job.task import SearchTask
+from tuner.program.language.workload import ShapeVar, WorkloadInstance
 from tuner.program.target import Target
-from tuner.program.task import SearchTask
-from tuner.program.workload import ShapeVar, WorkloadInstance
 from tuner.records import PROTOCOL, ErrorKind, MeasureResult, Phase, TuningRecord
 from tuner.storage import Imported, NotFound, Storage
 from tuner.storage.jsonl import SharedRecord, read_records, write_records

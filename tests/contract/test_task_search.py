@@ -13,23 +13,23 @@ import pytest
 from tests.contract.samples import JOB
 from tests.fakes import FakeRecorder
 from tests.measuring import wait_for
-from tests.worker.searching import local_searches
+from tests.worker.jobs.searching import local_searches
 from tuner.errors import InvalidInput
 from tuner.library.dispatcher import Dispatcher
 from tuner.library.package import LibraryFiles
 from tuner.measure import BuilderLost, BuildResult, DeviceFailed, DeviceLost, LibraryFailed, Runner
-from tuner.measure.simulated import Fleet, SimulatedBuilder
-from tuner.program.jobspec import Budget, parse_job
-from tuner.program.task import SearchTask
+from tuner.measure.runners.simulated import Fleet, SimulatedBuilder
+from tuner.program.job.jobspec import Budget, parse_job
+from tuner.program.job.task import SearchTask
 from tuner.records import MeasureResult
 from tuner.schedule.space import MicroKernel
 from tuner.search.search import Search
 from tuner.search.summary import EndedBy, Stage
 from tuner.search.tuning import Cancelled, Finishing, VerificationFailed
 from tuner.storage import LeaseLost, StorageUnavailable
-from worker.cluster import Cluster
-from worker.search_actors import JobActors, SearchActors
-from worker.searches import OpenSearch, TaskSearch
+from worker.building.cluster import Cluster
+from worker.jobs.searches import OpenSearch, TaskSearch
+from worker.remote.actors import JobActors, SearchActors
 
 pytestmark = pytest.mark.together("ray")
 TASK = parse_job(JOB).tasks[0]

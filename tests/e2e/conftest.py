@@ -18,7 +18,7 @@ import pytest
 
 from shapewright.cli.options import CALIBRATION
 from shapewright.watchdog import MARKER, marked
-from tuner.measure.addresses import free_port
+from tuner.measure.network.addresses import free_port
 
 START_S = 120.0
 STOP_S = 60.0

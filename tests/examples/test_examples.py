@@ -14,10 +14,10 @@ import pytest
 
 from shapewright.c_library.project import write_project
 from tests.shapewright.c_library.calling import files_of
-from tuner.program.documents import read_yaml
-from tuner.program.jobspec import parse_job
+from tuner.program.job.documents import read_yaml
+from tuner.program.job.jobspec import parse_job
+from tuner.program.job.task import SearchTask
 from tuner.program.target import native
-from tuner.program.task import SearchTask
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 RUN_S, TUNE_S = 250, 280

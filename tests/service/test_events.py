@@ -14,7 +14,7 @@ import pytest
 
 from service.settings import Settings
 from tests.serving import JOB, assert_problem, lease, serving, without_table
-from tuner.program.jobspec import parse_job
+from tuner.program.job.jobspec import parse_job
 from tuner.program.target import native
 from tuner.storage import JobState, NewEvent, Storage
 

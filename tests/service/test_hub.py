@@ -13,7 +13,7 @@ import pytest
 from service.jobs.hub import EventHub
 from tests import coroutines
 from tests.serving import JOB, lease, without_table
-from tuner.program.jobspec import parse_job
+from tuner.program.job.jobspec import parse_job
 from tuner.program.target import native
 from tuner.storage import CommitWatch, NewEvent, Storage
 from tuner.storage.sql import open_storage

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from service.jobs.service import on_device
 from tests.serving import JOB, assert_problem, lease
-from tuner.program.jobspec import parse_job
+from tuner.program.job.jobspec import parse_job
+from tuner.program.language.workload import WorkloadInstance
 from tuner.program.target import Target, native
-from tuner.program.workload import WorkloadInstance
 from tuner.records import NUMPY, Baseline, Baselines, ErrorKind, MeasureResult, Roof
 from tuner.schedule.space import MicroKernel
 from tuner.storage import Device, DeviceState, JobState, NewEvent, Storage

@@ -9,7 +9,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from service.jobs.job_schema import EXAMPLE, JOB
-from tuner.program.jobspec import FIELDS, parse_job
+from tuner.program.job.jobspec import FIELDS, parse_job
 
 
 @pytest.fixture

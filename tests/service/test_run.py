@@ -21,7 +21,7 @@ from service.run import PortInUse, bind, serve
 from tests.contract.test_storage_sharing import drawn
 from tests.measuring import wait_for
 from tests.serving import JOB
-from tuner.program.jobspec import parse_job
+from tuner.program.job.jobspec import parse_job
 from tuner.program.target import native
 from tuner.storage import Storage
 from tuner.storage.jsonl import write_records

@@ -19,7 +19,7 @@ from service.dependencies import EXPORT_THREADS
 from service.starts import PacedStarts
 from tests import coroutines
 from tests.serving import JOB, serving
-from tuner.program.jobspec import parse_job
+from tuner.program.job.jobspec import parse_job
 from tuner.program.target import native
 from tuner.storage import Storage
 

@@ -22,9 +22,9 @@ from service.jobs import service
 from service.jobs.schemas import MAX_ANSWERED, MAX_SPEC, TASKS
 from shapewright.client import Client
 from tests.serving import JOB, assert_problem, serving
-from tests.tuner.program.test_effort import COSTLY
-from tuner.program.effort import Abandoned
-from tuner.program.jobspec import JobSpec
+from tests.tuner.program.language.test_effort import COSTLY
+from tuner.program.job.jobspec import JobSpec
+from tuner.program.language.effort import Abandoned
 from tuner.storage import Storage
 from tuner.storage.sql import SqlStorage
 from tuner.storage.sql.schema import search_tasks

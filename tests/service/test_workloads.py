@@ -15,9 +15,9 @@ from fastapi.testclient import TestClient
 from tests.serving import JOB, assert_problem, lease, small_dispatcher, store_library
 from tuner.library import lookup
 from tuner.library.dispatcher import Dispatcher
-from tuner.program.jobspec import parse_job
+from tuner.program.job.jobspec import parse_job
+from tuner.program.language.workload import WorkloadInstance
 from tuner.program.target import native
-from tuner.program.workload import WorkloadInstance
 from tuner.records import MeasureResult
 from tuner.schedule import default_kernel, space_of
 from tuner.schedule.space import MicroKernel

@@ -10,7 +10,7 @@ import pytest
 from shapewright.cli.main import run
 from tests.serving import register_local, serving
 from tests.shapewright.cli_bed import SMALL_JOB, Bed, Ran, arguments
-from tuner.measure import addresses
+from tuner.measure.network import addresses
 from tuner.storage.sql import open_storage
 
 Shapewright = Callable[..., Ran]

@@ -14,9 +14,9 @@ from tests.shapewright.torch.models import CLASSES, HEADS, INNER, WIDTH
 from tuner.library.build import build_library
 from tuner.library.dispatcher import Dispatcher, Leaf
 from tuner.library.package import MANIFEST, SEAL
+from tuner.program.job.task import SearchTask
+from tuner.program.language.workload import ShapeVar, Workload
 from tuner.program.target import native
-from tuner.program.task import SearchTask
-from tuner.program.workload import ShapeVar, Workload
 from tuner.schedule import default_kernel
 
 M, N, B, S = (ShapeVar(name, range(1, 33)) for name in "MNBS")

@@ -18,9 +18,9 @@ from shapewright.cli.tune import _rates_of
 from tests.calibrated import FOUND
 from tests.shapewright.conftest import Shapewright
 from tuner.measure import never
-from tuner.program.calibration import VERSION, Calibration
-from tuner.program.rates import TYPICAL, Rates
 from tuner.program.target import native
+from tuner.program.target.calibration import VERSION, Calibration
+from tuner.program.target.rates import TYPICAL, Rates
 
 TASK = sw.SearchTask("dense", {"m": 8, "n": 48, "k": 32}, target=native())
 

@@ -17,7 +17,7 @@ from shapewright import callers
 from shapewright.library import Library, load
 from tests.shapewright.libraries import save_library
 from tuner.errors import InvalidInput
-from tuner.program.workload import ShapeVar
+from tuner.program.language.workload import ShapeVar
 
 M = ShapeVar("M", range(1, 33))
 WIDTH = 24

@@ -17,9 +17,9 @@ from tuner.library.build import build_library
 from tuner.library.codegen import compile_candidate
 from tuner.library.dispatcher import Dispatcher, Leaf
 from tuner.library.package import LIBRARY, package
+from tuner.program.job.task import SearchTask
+from tuner.program.language.workload import ShapeVar
 from tuner.program.target import native
-from tuner.program.task import SearchTask
-from tuner.program.workload import ShapeVar
 from tuner.schedule import rules_of
 from tuner.schedule.space import MicroKernel
 from tuner.storage import Comparison

@@ -19,7 +19,7 @@ from shapewright.cli.describe import described
 from tests.serving import lease, small_dispatcher
 from tests.shapewright.cli_bed import Bed, complete
 from tests.shapewright.conftest import Shapewright
-from tuner.program.workload import WorkloadInstance
+from tuner.program.language.workload import WorkloadInstance
 from tuner.records import MeasureResult
 from tuner.schedule import default_kernel, space_of
 from tuner.storage import JobState, NewEvent

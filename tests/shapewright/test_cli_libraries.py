@@ -17,7 +17,7 @@ from tests.shapewright.cli_bed import Bed
 from tests.shapewright.conftest import Shapewright
 from tuner.errors import InvalidInput
 from tuner.library.package import package
-from tuner.program.jobspec import parse_job
+from tuner.program.job.jobspec import parse_job
 from tuner.storage import Artifact, Comparison, JobState, Lease, Storage
 
 

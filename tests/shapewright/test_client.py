@@ -19,8 +19,8 @@ from tests.serving import JOB, lease, register_local, serving, small_dispatcher,
 from tuner.errors import InvalidInput
 from tuner.library.dispatcher import Dispatcher
 from tuner.library.package import LibraryFiles, package
-from tuner.program.jobspec import parse_job
-from tuner.program.workload import WorkloadInstance
+from tuner.program.job.jobspec import parse_job
+from tuner.program.language.workload import WorkloadInstance
 from tuner.records import MeasureResult
 from tuner.schedule.space import MicroKernel
 from tuner.storage import JobState, Lease, NewEvent, Storage

@@ -13,7 +13,7 @@ from shapewright.connection import MAX_PROBLEM, lines_of, open_http
 from shapewright.errors import BadEnvironment
 from shapewright.sources.source import SourceAway, source_of
 from tests.shapewright.answering import answering
-from tuner.program.build import make_workload
+from tuner.program.job.build import make_workload
 
 FAR = "http://shapewright.example:8321"
 VARIABLES = ("ALL_PROXY", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "SSL_CERT_FILE", "SSL_CERT_DIR", "SSLKEYLOGFILE")

@@ -17,12 +17,12 @@ from tests.shapewright import bare
 from tuner.device_auth import Claim, credential_of, is_proof, new_nonce, new_token, stored_key_of
 from tuner.library.codegen import compile_candidate
 from tuner.measure import BuildResult, RunRequest
-from tuner.measure.connecting import Tracker
+from tuner.measure.device.signer import TOKEN
+from tuner.measure.network.connecting import Tracker
 from tuner.measure.rpc_names import JOIN, device_key
-from tuner.measure.rpc_runner import RpcRunner
-from tuner.measure.signer import TOKEN
+from tuner.measure.runners.rpc import RpcRunner
+from tuner.program.job.task import SearchTask
 from tuner.program.target import native
-from tuner.program.task import SearchTask
 from tuner.records import ErrorKind
 from tuner.schedule import default_kernel
 from worker.tracker import start_tracker

@@ -23,10 +23,10 @@ from tuner.errors import InvalidInput, ShapewrightError
 from tuner.library import package as files_of
 from tuner.library.build import build_library
 from tuner.library.dispatcher import Dispatcher, Leaf, Node, bounded
+from tuner.program.job.task import SearchTask
+from tuner.program.language.workload import ShapeVar
 from tuner.program.reference import compute
 from tuner.program.target import native
-from tuner.program.task import SearchTask
-from tuner.program.workload import ShapeVar
 from tuner.schedule import rules_of
 
 Floats = NDArray[np.float32]

@@ -21,8 +21,8 @@ from tests.shapewright.cli_bed import SMALL_JOB, Bed, complete
 from tests.shapewright.conftest import Shapewright
 from tests.tuner.figures.searches import finished
 from tuner.figures import FIGURES, SearchView
-from tuner.program.documents import read_yaml
-from tuner.program.jobspec import parse_job
+from tuner.program.job.documents import read_yaml
+from tuner.program.job.jobspec import parse_job
 from tuner.program.target import native
 from tuner.schedule import default_kernel
 from tuner.storage import JobEvent, JobState, NewEvent, Storage

@@ -21,12 +21,12 @@ import pytest
 
 from tests.measuring import RIGHT, TASK, request, wait_for
 from tuner.errors import InvalidInput
-from tuner.measure.addresses import free_port
-from tuner.measure.connecting import Tracker
+from tuner.measure.network.addresses import free_port
+from tuner.measure.network.connecting import Tracker
+from tuner.measure.network.sockets import RECONNECT_S
+from tuner.measure.network.tunnel import SAID, Gate, Tunnel
 from tuner.measure.rpc_names import device_key
-from tuner.measure.rpc_runner import RpcRunner
-from tuner.measure.sockets import RECONNECT_S
-from tuner.measure.tunnel import SAID, Gate, Tunnel
+from tuner.measure.runners.rpc import RpcRunner
 from worker.tracker import start_tracker
 
 SSHD = shutil.which("sshd") or shutil.which("sshd", path="/usr/sbin")

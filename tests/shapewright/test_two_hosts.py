@@ -22,9 +22,9 @@ SERVICE, BOARD = "198.18.7.1", "198.18.7.2"
 MEASURE = f"""
 import json, sys
 from tests.measuring import TASK, request
-from tuner.measure.connecting import Tracker
+from tuner.measure.network.connecting import Tracker
 from tuner.measure.rpc_names import device_key
-from tuner.measure.rpc_runner import RpcRunner
+from tuner.measure.runners.rpc import RpcRunner
 tracker = Tracker({SERVICE!r}, 9190)
 key = device_key("rack", "board")
 runner = RpcRunner(lambda life_s, interrupted: tracker.request(key, life_s, 20.0, interrupted), timeout_s=5.0)

@@ -14,8 +14,8 @@ from shapewright import warm_start
 from shapewright.warm_start import records_of
 from tests.contract.samples import JOB, job_spec, leased, results
 from tests.earlier import DATA
-from tuner.program.jobspec import parse_job
-from tuner.program.workload import WorkloadInstance
+from tuner.program.job.jobspec import parse_job
+from tuner.program.language.workload import WorkloadInstance
 from tuner.records import PROTOCOL, TuningRecord
 from tuner.search.reuse import HINT
 from tuner.storage.jsonl import MAX_LINE, SharedRecord, write_records

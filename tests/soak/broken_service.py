@@ -15,7 +15,7 @@ import psutil
 from shapewright.cli.supervise import Part, Supervisor
 from shapewright.cli.up import scratch
 from tests import chaos
-from tuner.measure.addresses import free_port
+from tuner.measure.network.addresses import free_port
 
 ROOT = Path(__file__).parents[2]
 HERE, BEHIND = "127.0.0.1", "127.0.0.2"

@@ -14,16 +14,16 @@ from types import SimpleNamespace
 from typing import Any
 
 from shapewright.cli import main
-from tuner.measure.confinement import clean_environment
 from tuner.measure.processes import DEVICE
+from tuner.measure.sandbox.confinement import clean_environment
 
 
 def count_cpu_time() -> None:
-    """In the place of the clocks of tuner.measure.timing and of TVM's evaluator, by the same protocol."""
+    """In the place of the clocks of tuner.measure.timing.protocol and of TVM's evaluator, by the same protocol."""
     import tvm_ffi  # noqa: PLC0415  (TVM reads its environment when it is imported)
     from tvm.runtime import Module  # noqa: PLC0415
 
-    from tuner.measure import timing  # noqa: PLC0415
+    from tuner.measure.timing import protocol as timing  # noqa: PLC0415
 
     def evaluator(module: Any, name: str, _device: Any, *, number: int, repeat: int, f_preproc: str) -> Any:
         call, before = module[name], tvm_ffi.get_global_func(f_preproc)

@@ -20,7 +20,7 @@ from tuner.library import codegen
 from tuner.library.dispatcher import Leaf
 from tuner.library.machine_code import tvm_target
 from tuner.library.package import ENTRY, CompiledKernel
-from tuner.program.task import SearchTask
+from tuner.program.job.task import SearchTask
 from tuner.records import ErrorKind
 from tuner.schedule.space import MicroKernel
 

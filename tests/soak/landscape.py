@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tuner.library.dispatcher import Dispatcher
-from tuner.measure.simulated import Faults
-from tuner.program.task import SearchTask
+from tuner.measure.runners.simulated import Faults
+from tuner.program.job.task import SearchTask
 from tuner.records import ErrorKind
 from tuner.schedule.space import MicroKernel
 from tuner.storage import Storage

@@ -27,8 +27,8 @@ import pytest
 from benchmarks.workers import KEY
 from tests import chaos
 from tests.soak.landscape import fault_of, objective
-from tuner.measure.runner_pool import MACHINE_FAILED
-from tuner.program.jobspec import parse_job
+from tuner.measure.runners.pool import MACHINE_FAILED
+from tuner.program.job.jobspec import parse_job
 from tuner.program.target import native
 from tuner.records import MeasureResult
 from tuner.search.budget import FINAL_SHARE
@@ -55,10 +55,10 @@ import os, sys, threading
 from benchmarks.workers import SimulatedList, SimulatedTools
 from tests.soak.landscape import FAULTS, cost_s
 from tuner.measure.processes import set_on_signals
-from tuner.measure.simulated import Fleet
+from tuner.measure.runners.simulated import Fleet
 from tuner.storage.sql import open_storage
-from worker.job_runner import JobRunner
-from worker.lease_loop import LeaseLoop
+from worker.jobs.runner import JobRunner
+from worker.jobs.lease_loop import LeaseLoop
 from dataclasses import replace
 
 url, is_calm = sys.argv[1], sys.argv[2] == "calm"

@@ -28,8 +28,8 @@ from shapewright.watchdog import marked
 from tests import chaos
 from tests.soak.broken_service import KEY, LINKED, SILENT, SMALL, START_S, WORKERS, Service
 from tests.soak.landscape import fault_of, objective
-from tuner.measure.runner_pool import MACHINE_FAILED
-from tuner.program.jobspec import parse_job
+from tuner.measure.runners.pool import MACHINE_FAILED
+from tuner.program.job.jobspec import parse_job
 from tuner.program.target import native
 from tuner.records import ErrorKind, MeasureResult
 from tuner.search.budget import FINAL_SHARE

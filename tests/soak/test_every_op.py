@@ -14,11 +14,11 @@ import shapewright as sw
 from tests.compiled import built_problems
 from tests.every_op import ARGS, op_task, ragged_shapes
 from tests.tuner.strategies import TAME_WORKLOADS
-from tuner.measure.verify import Case
-from tuner.program.build import workload_from_json
+from tuner.measure.verification.verify import Case
+from tuner.program.job.build import workload_from_json
+from tuner.program.job.task import SearchTask
+from tuner.program.language.workload import ShapeVar, Workload
 from tuner.program.target import native
-from tuner.program.task import SearchTask
-from tuner.program.workload import ShapeVar, Workload
 from tuner.schedule import rules_for, space_of
 
 pytestmark = pytest.mark.soak

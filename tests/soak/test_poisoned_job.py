@@ -25,10 +25,10 @@ WITHIN_S = 120.0
 WORKER = """
 import os, sys, threading
 from dataclasses import dataclass
-from tests.worker.scripted import Tools, scripted, tuned
+from tests.worker.jobs.scripted import Tools, scripted, tuned
 from tuner.storage.sql import open_storage
-from worker.job_runner import JobRunner
-from worker.lease_loop import LeaseLoop
+from worker.jobs.runner import JobRunner
+from worker.jobs.lease_loop import LeaseLoop
 
 class Devices:
     def refresh(self, force=False):

@@ -12,10 +12,10 @@ import pytest
 import shapewright as sw
 from tuner.library.build import build_library
 from tuner.library.dispatcher import is_within
-from tuner.measure.verify import Case
-from tuner.program.jobspec import parse_job
+from tuner.measure.verification.verify import Case
+from tuner.program.job.jobspec import parse_job
+from tuner.program.job.task import SearchTask
 from tuner.program.target import native
-from tuner.program.task import SearchTask
 from tuner.schedule import space_of
 from tuner.search.cost_model import PairCostModel
 from tuner.search.finalize import choose_set, make_dispatcher

@@ -18,8 +18,8 @@ import worker  # before Ray: it sets up its authentication
 import ray
 from ray.cluster_utils import Cluster as Nodes
 from tests.measuring import TASK, kernel
-from worker.cluster import Cluster
-from worker.ray_builder import RayBuilder
+from worker.building.cluster import Cluster
+from worker.building.ray_builder import RayBuilder
 
 def build(task, kernel):
     import ray, time

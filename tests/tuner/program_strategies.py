@@ -13,9 +13,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from tuner.program.build import make_workload, workload_from_json
 from tuner.program.catalogue import EPILOGUES, OPS
-from tuner.program.workload import Workload
+from tuner.program.job.build import make_workload, workload_from_json
+from tuner.program.language.workload import Workload
 
 AXES = ("m", "n", "k", "i", "j")
 EXTENTS: Sequence[int | str] = (1, 2, 3, 4, 5, "T", "T", "2*T", "T+1", "S")

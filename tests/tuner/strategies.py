@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 from tests.tuner.program_strategies import PROGRAM_WORKLOADS, PROGRAMS, TAME_PROGRAMS, TAME_WORKLOADS, WORKLOADS
 from tuner.errors import InvalidInput
-from tuner.program.ranges import check_sizes
+from tuner.program.job.task import SearchTask
+from tuner.program.language.ranges import check_sizes
+from tuner.program.language.workload import ShapeVar, Workload, WorkloadInstance
 from tuner.program.target import Hardware, Target
-from tuner.program.task import SearchTask
-from tuner.program.workload import ShapeVar, Workload, WorkloadInstance
 from tuner.records import Baseline, Baselines, ErrorKind, MeasureResult, Phase, Roof
 from tuner.schedule.space import MicroKernel
 

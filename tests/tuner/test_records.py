@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 
 from tests.tuner.strategies import baselines, results
-from tuner.program.workload import WorkloadInstance
+from tuner.program.language.workload import WorkloadInstance
 from tuner.records import NO_BASELINES, Baselines, ErrorKind, MeasureResult, Phase
 from tuner.schedule.space import MicroKernel
 

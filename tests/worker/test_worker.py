@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from tests.measuring import wait_for
-from tuner.program.jobspec import JobSpec, parse_job
+from tuner.program.job.jobspec import JobSpec, parse_job
 from tuner.program.target import native
 from tuner.storage import Job, JobState, Storage
 from tuner.storage.sql import open_storage

@@ -16,10 +16,10 @@ from tuner.calibration.cpu import CPU
 from tuner.calibration.fit import Floats, Observed, clock_alone, errors, fitted
 from tuner.calibration.kind import DeviceKind, Probe
 from tuner.measure import Builder, DeviceFailed, Interrupted, Runner, RunRequest, never
-from tuner.program.calibration import VERSION, Calibration, Levels
-from tuner.program.rates import Rates
+from tuner.program.job.task import SearchTask
 from tuner.program.target import Target
-from tuner.program.task import SearchTask
+from tuner.program.target.calibration import VERSION, Calibration, Levels
+from tuner.program.target.rates import Rates
 from tuner.records import MeasureResult, speed_correction
 from tuner.schedule.space import MicroKernel
 

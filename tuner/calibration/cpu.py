@@ -12,12 +12,12 @@ from dataclasses import replace
 import numpy as np
 
 from tuner.calibration.kind import DeviceKind, Probe
-from tuner.program.build import workload_from_json
-from tuner.program.calibration import Levels
-from tuner.program.rates import TYPICAL, Rates
+from tuner.program.job.build import workload_from_json
+from tuner.program.job.task import SearchTask
+from tuner.program.language.workload import ShapeVar
 from tuner.program.target import Target
-from tuner.program.task import SearchTask
-from tuner.program.workload import ShapeVar
+from tuner.program.target.calibration import Levels
+from tuner.program.target.rates import TYPICAL, Rates
 from tuner.schedule import RULES, estimate_s, extents_of
 from tuner.schedule.space import MicroKernel
 

@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.program.rates import Rates
-from tuner.program.task import SearchTask
+from tuner.program.job.task import SearchTask
+from tuner.program.target.rates import Rates
 from tuner.schedule import Extents, estimate_s, extents_of
 from tuner.schedule.space import MicroKernel
 

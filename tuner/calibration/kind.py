@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from tuner.program.calibration import Levels
-from tuner.program.rates import Rates
+from tuner.program.job.task import SearchTask
 from tuner.program.target import Target
-from tuner.program.task import SearchTask
+from tuner.program.target.calibration import Levels
+from tuner.program.target.rates import Rates
 from tuner.schedule.space import MicroKernel
 
 

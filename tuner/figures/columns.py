@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.program.workload import WorkloadInstance
+from tuner.program.language.workload import WorkloadInstance
 from tuner.records import ErrorKind, MeasureResult, Phase
 from tuner.schedule.space import MicroKernel
 from tuner.search.observations import median_latencies

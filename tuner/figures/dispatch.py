@@ -12,8 +12,8 @@ from tuner.figures.columns import Floats, Ints
 from tuner.figures.shapes import written_out
 from tuner.figures.view import SearchView
 from tuner.library.dispatcher import Dispatcher
-from tuner.program.ranges import thinned
-from tuner.program.workload import ShapeVar
+from tuner.program.language.ranges import thinned
+from tuner.program.language.workload import ShapeVar
 
 MAX_SHAPES = 2000
 """Shapes along the axis of one variable."""

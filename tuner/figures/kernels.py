@@ -9,7 +9,7 @@ from tuner.figures import style
 from tuner.figures.columns import Floats
 from tuner.figures.shapes import ShapeAxis, written_out
 from tuner.figures.view import SearchView
-from tuner.program.workload import WorkloadInstance
+from tuner.program.language.workload import WorkloadInstance
 from tuner.schedule.space import MicroKernel
 
 MAX_KERNELS = 30

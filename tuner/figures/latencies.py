@@ -13,7 +13,7 @@ from tuner.figures.searching import library_name
 from tuner.figures.shapes import Kernels, MarkerStyle, ShapeAxis, about, kernels_of, points, served
 from tuner.figures.thinning import extremes
 from tuner.figures.view import SearchView
-from tuner.program.workload import WorkloadInstance
+from tuner.program.language.workload import WorkloadInstance
 
 US = 1e6
 THEORY = "default (theory)"

@@ -12,8 +12,8 @@ from tuner.figures.columns import Floats
 from tuner.figures.latencies import RIVAL_SYMBOLS, THEORY, libraries, served_name
 from tuner.figures.shapes import Kernels, MarkerStyle, kernels_of, points, served
 from tuner.figures.view import SearchView
-from tuner.program.calibration import Level, Levels
-from tuner.program.workload import Workload, WorkloadInstance
+from tuner.program.language.workload import Workload, WorkloadInstance
+from tuner.program.target.calibration import Level, Levels
 from tuner.records import Roof
 
 BITS_OF_BYTE = 8

@@ -14,7 +14,7 @@ from tuner.figures import style
 from tuner.figures.columns import KINDS, Floats, Ints
 from tuner.figures.thinning import changes
 from tuner.figures.view import SearchView
-from tuner.program.task import SearchTask
+from tuner.program.job.task import SearchTask
 from tuner.records import Baselines
 from tuner.search.summary import SearchSummary, Stage
 

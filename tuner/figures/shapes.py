@@ -12,8 +12,8 @@ import plotly.graph_objects as go
 from tuner.figures import style
 from tuner.figures.columns import Floats
 from tuner.figures.view import SearchView
-from tuner.program.task import SearchTask
-from tuner.program.workload import JsonObject, WorkloadInstance, format_shape
+from tuner.program.job.task import SearchTask
+from tuner.program.language.workload import JsonObject, WorkloadInstance, format_shape
 from tuner.schedule.space import MicroKernel
 
 FEW = 200

@@ -17,7 +17,7 @@ import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 from plotly.subplots import make_subplots
 
-from tuner.program.workload import JsonObject
+from tuner.program.language.workload import JsonObject
 
 BACKGROUNDS = {"light": "#ffffff", "dark": "#14171c"}
 """The backgrounds of the pages that figures are shown on."""

@@ -9,9 +9,9 @@ from typing import Any, Protocol
 
 from tuner.figures.columns import Columns, columns_of
 from tuner.library.dispatcher import Dispatcher
-from tuner.program.calibration import Levels
-from tuner.program.task import SearchTask
-from tuner.program.workload import JsonObject
+from tuner.program.job.task import SearchTask
+from tuner.program.language.workload import JsonObject
+from tuner.program.target.calibration import Levels
 from tuner.records import Baselines, MeasureResult, Roof, speed_correction
 from tuner.schedule.space import MicroKernel
 from tuner.search.observations import at_reference_speed, normalized, reference_anchor_s

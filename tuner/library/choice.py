@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from tuner.library.dispatcher import Dispatcher
-from tuner.program import spans
-from tuner.program.range_text import Ranges
-from tuner.program.task import SearchTask
-from tuner.program.workload import format_shape
+from tuner.program.job.range_text import Ranges
+from tuner.program.job.task import SearchTask
+from tuner.program.language import spans
+from tuner.program.language.workload import format_shape
 
 NOISE = 0.03
 """How much faster, relatively, one library must be by recorded latencies to be served in place of an older one."""

@@ -25,8 +25,8 @@ from tuner.library.dispatcher import Leaf, Tree
 from tuner.library.entry import EntryArguments
 from tuner.library.machine_code import linked, object_code, tvm_target
 from tuner.library.package import ENTRY, CompiledKernel
-from tuner.program.task import SearchTask
-from tuner.program.workload import Workload
+from tuner.program.job.task import SearchTask
+from tuner.program.language.workload import Workload
 from tuner.schedule import emit, layout_group, layouts_of
 from tuner.schedule.layout import Layout
 from tuner.schedule.space import MicroKernel

@@ -21,10 +21,10 @@ from tuner.library.dispatcher import (
     kernel_json,
     tree_from_json,
 )
-from tuner.program.build import workload_from_stored
-from tuner.program.range_text import Ranges
-from tuner.program.spans import contains, span_from_json
-from tuner.program.workload import JsonObject, Workload
+from tuner.program.job.build import workload_from_stored
+from tuner.program.job.range_text import Ranges
+from tuner.program.language.spans import contains, span_from_json
+from tuner.program.language.workload import JsonObject, Workload
 from tuner.schedule.registry import RULES
 
 

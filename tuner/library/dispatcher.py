@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.errors import ShapewrightError, shown
-from tuner.program.range_text import Ranges
-from tuner.program.spans import span_of, span_of_extent, span_to_json
-from tuner.program.task import SearchTask
-from tuner.program.workload import JsonObject, Workload, format_shape
+from tuner.program.job.range_text import Ranges
+from tuner.program.job.task import SearchTask
+from tuner.program.language.spans import span_of, span_of_extent, span_to_json
+from tuner.program.language.workload import JsonObject, Workload, format_shape
 from tuner.schedule.space import MicroKernel
 
 FORMAT = 2

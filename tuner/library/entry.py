@@ -14,11 +14,11 @@ from typing import Any
 from tvm import tirx
 from tvm.tirx.script.builder import ir as I  # noqa: N812
 
-from tuner.program.binding import solved_symbols
-from tuner.program.dims import DimExpr
-from tuner.program.dtypes import DTYPES
-from tuner.program.expr import Read
-from tuner.program.workload import Tensor, Workload
+from tuner.program.language.binding import solved_symbols
+from tuner.program.language.dims import DimExpr
+from tuner.program.language.dtypes import DTYPES
+from tuner.program.language.expr import Read
+from tuner.program.language.workload import Tensor, Workload
 from tuner.schedule.function import dim_expr, operand_dims
 from tuner.schedule.function import symbols as symbol_vars
 from tuner.schedule.layout import Layout

@@ -15,8 +15,8 @@ from typing import Protocol
 import numpy as np
 
 from tuner.errors import InvalidInput
-from tuner.program.task import SearchTask, check_shape, parse_shape
-from tuner.program.workload import JsonObject
+from tuner.program.job.task import SearchTask, check_shape, parse_shape
+from tuner.program.language.workload import JsonObject
 from tuner.schedule.registry import estimate_s
 from tuner.schedule.space import MicroKernel
 

@@ -20,8 +20,8 @@ import tvm
 from tvm.support.cc import get_cc
 
 from tuner.errors import MachineFailed, ShapewrightError
-from tuner.program.cpu_names import SPOKEN, TRIPLES, features_of
 from tuner.program.target import Target
+from tuner.program.target.cpu_names import SPOKEN, TRIPLES, features_of
 
 LLVM_FEATURES = {
     "avx512_vnni": "+avx512vnni",

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from tuner.errors import MAX_SHOWN, InvalidInput, ShapewrightError, shown
-from tuner.program.build import workload_from_stored
-from tuner.program.cpu import MAX_CORES
-from tuner.program.task import MAX_THREADS
-from tuner.program.workload import JsonObject, Workload
+from tuner.program.job.build import workload_from_stored
+from tuner.program.job.task import MAX_THREADS
+from tuner.program.language.workload import JsonObject, Workload
+from tuner.program.target.cpu import MAX_CORES
 from tuner.schedule.layout import layout_from_json
 
 AGAIN = "pull the library again"

@@ -17,9 +17,9 @@ from tuner.errors import InvalidInput, ShapewrightError, shown
 from tuner.library.dispatcher import Dispatcher, Leaf, TableRow, Tree, kernel_json, made_for
 from tuner.library.manifest import AGAIN, MALFORMED, check_fields, is_count, is_kernel, reason, workload_of
 from tuner.plain_files import read_plain
-from tuner.program.range_text import format_ranges
-from tuner.program.task import SearchTask
-from tuner.program.workload import JsonObject, Workload
+from tuner.program.job.range_text import format_ranges
+from tuner.program.job.task import SearchTask
+from tuner.program.language.workload import JsonObject, Workload
 from tuner.records import PROTOCOL
 from tuner.schedule import layouts_of
 from tuner.schedule.layout import Layout, layout_from_json
@@ -184,7 +184,7 @@ def check_files(files: Mapping[str, bytes], source: Path = Path()) -> JsonObject
 
 def _parsed(content: bytes, name: str) -> JsonObject:
     """The manifest with format and files as they must be."""
-    from tuner.program.documents import read_json  # noqa: PLC0415 - it needs YAML, which devices have not
+    from tuner.program.job.documents import read_json  # noqa: PLC0415 - it needs YAML, which devices have not
 
     try:
         manifest = read_json(content, "")

@@ -15,7 +15,7 @@ from tuner.measure._base import (
     WrongDevice,
     never,
 )
-from tuner.measure.kept_builds import KeptBuilds
+from tuner.measure.builders.kept import KeptBuilds
 
 __all__ = [
     "BASELINES_S",

@@ -10,8 +10,8 @@ from typing import Protocol
 from tuner.errors import ShapewrightError
 from tuner.library.dispatcher import Dispatcher
 from tuner.library.package import LibraryFiles
-from tuner.program.task import SearchTask
-from tuner.program.workload import WorkloadInstance
+from tuner.program.job.task import SearchTask
+from tuner.program.language.workload import WorkloadInstance
 from tuner.records import Baselines, ErrorKind, MeasureResult
 from tuner.schedule.space import MicroKernel
 

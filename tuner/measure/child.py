@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import IO, Any
 
 from tuner.errors import ShapewrightError
-from tuner.measure.removal import remove
+from tuner.measure.sandbox.removal import remove
 
 START_S = 60.0
 STOP_S = 5.0

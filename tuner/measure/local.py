@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
 from tuner.measure._base import Builder
-from tuner.measure.local_builder import LocalBuilder
-from tuner.measure.local_device import LocalDevice
-from tuner.measure.rpc_runner import RpcRunner
+from tuner.measure.builders.local import LocalBuilder
+from tuner.measure.runners.local_device import LocalDevice
+from tuner.measure.runners.rpc import RpcRunner
 
 
 @contextmanager

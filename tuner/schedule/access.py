@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from tuner.program.dims import DimExpr
-from tuner.program.expr import TRANSCENDENTAL, Axis, Binary, Call, Expr, Read, axes_of, children, reads, walk
-from tuner.program.notation import Stage
-from tuner.program.program import index_dim
-from tuner.program.workload import Workload
+from tuner.program.language.dims import DimExpr
+from tuner.program.language.expr import TRANSCENDENTAL, Axis, Binary, Call, Expr, Read, axes_of, children, reads, walk
+from tuner.program.language.notation import Stage
+from tuner.program.language.program import index_dim
+from tuner.program.language.workload import Workload
 from tuner.schedule.rule import need
 
 MIN_VECTOR = 4

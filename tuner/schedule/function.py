@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from tuner.program.dims import DimExpr, Quotient
-from tuner.program.dtypes import DTYPES
-from tuner.program.workload import Workload
+from tuner.program.language.dims import DimExpr, Quotient
+from tuner.program.language.dtypes import DTYPES
+from tuner.program.language.workload import Workload
 from tuner.schedule.layout import Layout
 from tuner.schedule.tir import I, TirExpr, i64, tirx, tvm
 from tuner.schedule.vector.dtypes import stored_type

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.errors import InvalidInput, shown
-from tuner.program.dims import DimExpr
+from tuner.program.language.dims import DimExpr
 
 LINE_BYTES = 64
 LINE_ELEMENTS = LINE_BYTES // 4

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.errors import IllegalKernel, InvalidInput
+from tuner.program.job.task import SearchTask
+from tuner.program.language.workload import Workload
 from tuner.program.target import Target
-from tuner.program.task import SearchTask
-from tuner.program.workload import Workload
 from tuner.schedule.layout import Layout
 from tuner.schedule.rule import Extents, NoMatch, Rule
 from tuner.schedule.rules.attention import Attention

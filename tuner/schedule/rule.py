@@ -11,9 +11,9 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from tuner.program.job.task import SearchTask
+from tuner.program.language.workload import Workload
 from tuner.program.target import Target
-from tuner.program.task import SearchTask
-from tuner.program.workload import Workload
 from tuner.schedule.layout import Layout
 from tuner.schedule.space import MicroKernel, SearchSpace
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from tuner.program.jobspec import Budget
+from tuner.program.job.jobspec import Budget
 from tuner.search.summary import EndedBy
 
 FINAL_SHARE = 0.35

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tuner.errors import ShapewrightError
-from tuner.program.task import SearchTask
+from tuner.program.job.task import SearchTask
 from tuner.schedule import default_kernel
 from tuner.schedule.space import MicroKernel
 from tuner.search import finalize

@@ -17,8 +17,8 @@ from tuner.errors import ShapewrightError
 from tuner.library.dispatcher import Dispatcher
 from tuner.library.package import LIBRARY
 from tuner.measure import BuildResult, Interrupted, Runner, RunRequest, never
-from tuner.program.task import SearchTask
-from tuner.program.workload import JsonObject, WorkloadInstance
+from tuner.program.job.task import SearchTask
+from tuner.program.language.workload import JsonObject, WorkloadInstance
 from tuner.records import ErrorKind, MeasureResult
 from tuner.schedule import is_current
 from tuner.schedule.space import MicroKernel

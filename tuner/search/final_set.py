@@ -9,8 +9,8 @@ from functools import cached_property
 from tuner.library.dispatcher import Dispatcher, Leaf
 from tuner.library.package import LIBRARY, LibraryFiles
 from tuner.measure import BuilderLost, BuildResult, Interrupted, KeptBuilds, Runner
-from tuner.program.task import SearchTask
-from tuner.program.workload import JsonObject, WorkloadInstance
+from tuner.program.job.task import SearchTask
+from tuner.program.language.workload import JsonObject, WorkloadInstance
 from tuner.records import ErrorKind, MeasureResult, Phase
 from tuner.schedule import default_kernel
 from tuner.schedule.space import MicroKernel

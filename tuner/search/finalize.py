@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from tuner.library.dispatcher import Dispatcher, TableRow, bounded, fit
 from tuner.library.selection import select, spread_weights
-from tuner.program.task import SearchTask
+from tuner.program.job.task import SearchTask
 from tuner.schedule import layout_group
 from tuner.schedule.space import MicroKernel
 from tuner.search.cost_model import CostModel

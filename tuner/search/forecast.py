@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tuner.measure import KeptBuilds
-from tuner.program.budget_plan import VERIFY_RATE, verify_work
-from tuner.program.task import SearchTask
+from tuner.program.job.budget_plan import VERIFY_RATE, verify_work
+from tuner.program.job.task import SearchTask
 from tuner.schedule.space import MicroKernel
 from tuner.search.trials import Trials
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from tuner.errors import InvalidInput
-from tuner.program.task import SearchTask
-from tuner.program.workload import JsonObject, WorkloadInstance
+from tuner.program.job.task import SearchTask
+from tuner.program.language.workload import JsonObject, WorkloadInstance
 from tuner.records import MeasureResult, TuningRecord
 from tuner.schedule import NoMatch, Rule, rules_of
 from tuner.schedule.space import MicroKernel

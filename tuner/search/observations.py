@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.program.task import SearchTask
-from tuner.program.workload import WorkloadInstance
+from tuner.program.job.task import SearchTask
+from tuner.program.language.workload import WorkloadInstance
 from tuner.records import Baseline, ErrorKind, MeasureResult, Phase, speed_correction
 from tuner.schedule.space import MicroKernel
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tuner.measure import KeptBuilds, Runner
-from tuner.program.task import SearchTask
-from tuner.program.workload import WorkloadInstance
+from tuner.program.job.task import SearchTask
+from tuner.program.language.workload import WorkloadInstance
 from tuner.records import Phase
 from tuner.search.observations import Measured
 from tuner.search.policy import Suggestion

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tuner.library.dispatcher import Dispatcher
-from tuner.program.jobspec import Budget
-from tuner.program.task import SearchTask
-from tuner.program.workload import WorkloadInstance
+from tuner.program.job.jobspec import Budget
+from tuner.program.job.task import SearchTask
+from tuner.program.language.workload import WorkloadInstance
 from tuner.search.observations import Measured
 from tuner.search.summary import SearchSummary, Stage
 

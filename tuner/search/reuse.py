@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tuner.library.dispatcher import log_distance
+from tuner.program.job.task import SearchTask
+from tuner.program.language.workload import JsonObject, WorkloadInstance
 from tuner.program.target import Target
-from tuner.program.task import SearchTask
-from tuner.program.workload import JsonObject, WorkloadInstance
 from tuner.records import DISQUALIFYING, PROTOCOL, MeasureResult, TuningRecord
 from tuner.schedule.space import MicroKernel, UnionSpace
 from tuner.search import finalize

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from tuner.measure import Builder, KeptBuilds, Runner
-from tuner.program.jobspec import DEFAULT_POLICY, Budget
-from tuner.program.task import SearchTask
+from tuner.program.job.jobspec import DEFAULT_POLICY, Budget
+from tuner.program.job.task import SearchTask
 from tuner.records import NO_BASELINES, Baselines, Phase, TuningRecord
 from tuner.schedule import space_of
 from tuner.search.budget import BudgetTracker

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Self
 
 from tuner.measure import BuildResult, Runner, RunRequest
-from tuner.program.task import SearchTask
+from tuner.program.job.task import SearchTask
 from tuner.records import MeasureResult
 from tuner.search.policy import Suggestion
 

@@ -9,8 +9,8 @@ from typing import Protocol
 from tuner.library.dispatcher import Dispatcher
 from tuner.measure import BASELINES_S, DeviceFailed, KeptBuilds, Runner
 from tuner.measure.machine import failure_kind
-from tuner.program.task import SearchTask
-from tuner.program.workload import WorkloadInstance
+from tuner.program.job.task import SearchTask
+from tuner.program.language.workload import WorkloadInstance
 from tuner.records import NO_BASELINES, NUMPY, Baselines, ErrorKind, MeasureResult, Phase
 from tuner.schedule.space import MicroKernel
 from tuner.search import progress

@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import closing
 from typing import Any
 
-from tuner.program.jobspec import Budget
-from tuner.program.task import SearchTask
+from tuner.program.job.jobspec import Budget
+from tuner.program.job.task import SearchTask
 from tuner.search.chosen import VerificationFailed
 from tuner.search.final_set import Tuned
 from tuner.search.search import FINISH_S, Search

@@ -6,9 +6,9 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Protocol
 
-from tuner.program.calibration import Calibration
+from tuner.program.language.workload import JsonObject
 from tuner.program.target import Target
-from tuner.program.workload import JsonObject
+from tuner.program.target.calibration import Calibration
 from tuner.storage.device_tokens import Joined
 
 QUARANTINE_AFTER = 3

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from tuner.program.workload import JsonObject
+from tuner.program.language.workload import JsonObject
 
 
 @dataclass(frozen=True, slots=True)

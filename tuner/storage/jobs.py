@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-from tuner.program.jobspec import JobSpec
-from tuner.program.task import SearchTask
-from tuner.program.workload import JsonObject
+from tuner.program.job.jobspec import JobSpec
+from tuner.program.job.task import SearchTask
+from tuner.program.language.workload import JsonObject
 from tuner.records import NO_BASELINES, Baselines
 from tuner.storage.access import NO_QUOTA, Quota
 from tuner.storage.events import EventStorage

@@ -16,9 +16,9 @@ from functools import lru_cache
 from typing import Any
 
 from tuner.errors import InvalidInput, shown
-from tuner.program.build import workload_from_json
+from tuner.program.job.build import workload_from_json
+from tuner.program.language.workload import JsonObject
 from tuner.program.target import Target
-from tuner.program.workload import JsonObject
 from tuner.records import MeasureResult, TuningRecord
 
 FORMAT = "shapewright-records"

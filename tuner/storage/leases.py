@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from tuner.program.workload import JsonObject
+from tuner.program.language.workload import JsonObject
 from tuner.records import Baselines, MeasureResult
 from tuner.storage.events import NewEvent
 from tuner.storage.jobs import Job, JobState, SearchTaskRow

@@ -9,8 +9,8 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 from tuner.library.choice import Point
-from tuner.program.range_text import Ranges
-from tuner.program.workload import JsonObject
+from tuner.program.job.range_text import Ranges
+from tuner.program.language.workload import JsonObject
 from tuner.storage.paging import Page
 
 

@@ -10,8 +10,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
-from tuner.program.task import SearchTask
-from tuner.program.workload import JsonObject
+from tuner.program.job.task import SearchTask
+from tuner.program.language.workload import JsonObject
 from tuner.schedule.space import MicroKernel
 from tuner.storage.libraries import Comparison
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from tuner.program.workload import JsonObject
+from tuner.program.language.workload import JsonObject
 from tuner.records import TuningRecord
 
 

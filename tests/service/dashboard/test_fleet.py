@@ -12,8 +12,8 @@ from service.app import create_app
 from tests.calibrated import FOUND
 from tests.fleets import NO_ANSWER, at_work
 from tests.service.dashboard.test_pages import main_of
-from tuner.program.calibration import Calibration
 from tuner.program.target import native
+from tuner.program.target.calibration import Calibration
 from tuner.storage import NewKey, Scope
 from tuner.storage.sql import SqlStorage
 

@@ -10,9 +10,9 @@ import pytest
 from fastapi.testclient import TestClient
 
 from tests.serving import JOB, assert_problem, lease, small_dispatcher, store_library
-from tuner.program.jobspec import parse_job
+from tuner.program.job.jobspec import parse_job
+from tuner.program.language.workload import WorkloadInstance
 from tuner.program.target import native
-from tuner.program.workload import WorkloadInstance
 from tuner.records import MeasureResult
 from tuner.schedule import default_kernel, space_of
 from tuner.storage import Lease, Storage

@@ -16,8 +16,8 @@ from shapewright.c_library.source import CSource
 from tuner.library.build import build_library
 from tuner.library.dispatcher import Dispatcher, Leaf
 from tuner.library.package import DISPATCH, MANIFEST
-from tuner.program.task import SearchTask
-from tuner.program.workload import Tensor
+from tuner.program.job.task import SearchTask
+from tuner.program.language.workload import Tensor
 from tuner.schedule import default_kernel, rules_of
 
 Array = NDArray[Any]

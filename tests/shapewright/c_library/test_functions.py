@@ -16,10 +16,10 @@ import shapewright as sw
 from tests.shapewright.c_library.calling import CLibrary, files_of
 from tuner.library.build import build_library
 from tuner.library.dispatcher import Dispatcher, Leaf
-from tuner.measure.ragged import ragged_dims
-from tuner.measure.verify import Case
+from tuner.measure.verification.ragged import ragged_dims
+from tuner.measure.verification.verify import Case
+from tuner.program.job.task import SearchTask
 from tuner.program.target import native
-from tuner.program.task import SearchTask
 from tuner.schedule import rules_of
 from tuner.schedule.product.atoms import AMX
 

@@ -19,8 +19,8 @@ from tests.shapewright.c_library.calling import files_of
 from tests.shapewright.conftest import Shapewright
 from tuner.errors import InvalidInput, ShapewrightError
 from tuner.library.package import MANIFEST, SEAL, seal_of
+from tuner.program.job.task import SearchTask
 from tuner.program.target import native
-from tuner.program.task import SearchTask
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is not here: C programs cannot be built")
 

@@ -16,8 +16,8 @@ from shapewright.models.model import Named
 from shapewright.models.tasks import ModelTasks
 from tests.shapewright.models.checking import TARGET, Formula
 from tuner.errors import InvalidInput
-from tuner.program.jobspec import parse_job
-from tuner.program.layers import layers_of
+from tuner.program.job.jobspec import parse_job
+from tuner.program.job.layers import layers_of
 
 
 class Two(nn.Module):  # type: ignore[misc]

@@ -22,7 +22,7 @@ from tests.shapewright.models.checking import (
     reference,
     values_of,
 )
-from tuner.program.build import make_workload
+from tuner.program.job.build import make_workload
 
 ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
     "gelu": functional.gelu,

@@ -21,7 +21,7 @@ from tests.shapewright.models.checking import TARGET
 from tests.shapewright.models.nets import Encoder, Pictures
 from tests.shapewright.models.onnx_cases import check, reasons_of, values_of
 from tuner.errors import InvalidInput
-from tuner.program.dims import parse_dim
+from tuner.program.language.dims import parse_dim
 
 
 def converted(model: Any, example: Any, name: str, axes: dict[int, str], opset: int = 17, **options: Any) -> Any:

@@ -16,7 +16,7 @@ from tests.shapewright.models.checking import TARGET
 from tests.shapewright.models.onnx_cases import built, check, compared, reasons_of, values_of
 from tests.shapewright.models.test_onnx_meanings import EXP, X, node
 from tuner.errors import InvalidInput
-from tuner.program.dims import parse_dim
+from tuner.program.language.dims import parse_dim
 
 
 def shape_of(model: Any, name: str) -> tuple[Any, ...] | None:

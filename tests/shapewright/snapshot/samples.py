@@ -10,8 +10,8 @@ from shapewright.download import write
 from tests.serving import small_dispatcher
 from tuner.library.dispatcher import TableRow
 from tuner.library.package import LibraryFiles, package
-from tuner.program.jobspec import parse_job
-from tuner.program.task import SearchTask
+from tuner.program.job.jobspec import parse_job
+from tuner.program.job.task import SearchTask
 
 JOB: dict[str, Any] = {
     "name": "small",

@@ -126,7 +126,7 @@ def test_folders_and_files_that_are_closed_are_left_out(libraries: Path, tmp_pat
     program = (
         "import sys, warnings; warnings.simplefilter('ignore')\n"
         "from shapewright.sources.finder import finder_of\n"
-        "from tuner.program.build import make_workload\n"
+        "from tuner.program.job.build import make_workload\n"
         f"square = make_workload('dense', {SIZES}, epilogue=['bias'])\n"
         "finder = finder_of(sys.argv[1])\n"
         "print(finder.find(square).library.directory)\n"

@@ -20,10 +20,10 @@ from tests.shapewright.cli_bed import Bed
 from tests.shapewright.libraries import TASKS, M, altered, save, save_library
 from tests.shapewright.torch.models import WIDTH
 from tuner.errors import InvalidInput, ShapewrightError
-from tuner.program.build import make_workload
+from tuner.program.job.build import make_workload
+from tuner.program.job.task import SearchTask
+from tuner.program.language.workload import Workload
 from tuner.program.target import native
-from tuner.program.task import SearchTask
-from tuner.program.workload import Workload
 
 SQUARE = make_workload("dense", {"m": "16*T", "n": WIDTH, "k": WIDTH}, epilogue=["bias"])
 UNKNOWN = make_workload("dense", {"m": "T", "n": 5, "k": 3})

@@ -17,8 +17,8 @@ from shapewright.torch import backend
 from tests.shapewright.libraries import OnDemand, save
 from tests.shapewright.torch.models import Encoder, words
 from tests.shapewright.torch.replacing import Replacing
+from tuner.program.job.task import SearchTask
 from tuner.program.target import native
-from tuner.program.task import SearchTask
 
 
 @pytest.fixture(scope="session")

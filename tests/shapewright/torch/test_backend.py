@@ -22,8 +22,8 @@ from shapewright.torch.backend import shapewright
 from tests.shapewright.libraries import save
 from tests.shapewright.torch.models import CLASSES, INNER, WIDTH, Encoder, close, words
 from tuner.errors import InvalidInput
+from tuner.program.job.task import SearchTask
 from tuner.program.target import native
-from tuner.program.task import SearchTask
 
 ROOT = Path(__file__).resolve().parents[3]
 

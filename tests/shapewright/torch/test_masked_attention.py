@@ -14,8 +14,8 @@ import shapewright as sw
 from shapewright.torch import Report
 from tests.shapewright.libraries import save
 from tests.shapewright.torch.replacing import Replacing
+from tuner.program.job.task import SearchTask
 from tuner.program.target import native
-from tuner.program.task import SearchTask
 
 
 class Padded(nn.Module):  # type: ignore[misc]

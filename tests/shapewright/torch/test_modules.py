@@ -24,7 +24,7 @@ from shapewright.torch import tuned_module
 from shapewright.torch.optimizing import SWAPS
 from tests.shapewright.libraries import save_library
 from tests.shapewright.torch.models import HEADS, INNER, WIDTH
-from tuner.program.workload import ShapeVar
+from tuner.program.language.workload import ShapeVar
 
 Model = Callable[..., Any]
 M = ShapeVar("M", range(1, 33))

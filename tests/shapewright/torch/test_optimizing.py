@@ -14,7 +14,7 @@ import shapewright as sw
 from tests.shapewright.libraries import save_library
 from tests.shapewright.torch.models import CLASSES, WIDTH, Layers, close
 from tuner.errors import InvalidInput, ShapewrightError
-from tuner.program.workload import ShapeVar
+from tuner.program.language.workload import ShapeVar
 
 ROOT = Path(__file__).resolve().parents[3]
 

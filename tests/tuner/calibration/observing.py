@@ -11,9 +11,9 @@ import numpy as np
 from tuner.calibration.cpu import FITTED, probes
 from tuner.calibration.fit import Observed
 from tuner.calibration.kind import Probe
-from tuner.program.rates import TYPICAL, Rates
+from tuner.program.job.task import SearchTask
 from tuner.program.target import Target
-from tuner.program.task import SearchTask
+from tuner.program.target.rates import TYPICAL, Rates
 from tuner.schedule import estimate_s, extents_of
 from tuner.schedule.space import MicroKernel
 

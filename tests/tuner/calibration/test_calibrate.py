@@ -15,10 +15,10 @@ from tuner.calibration.calibrate import MIN_PROBES
 from tuner.calibration.cpu import KERNELS, ROWS, issuing, products
 from tuner.calibration.fit import errors
 from tuner.measure import BuildResult, DeviceFailed, DeviceLost, never
-from tuner.measure.simulated import Faults, Fleet, SimulatedBuilder, SimulatedRunner, theory
-from tuner.program.calibration import VERSION, Level, Levels
-from tuner.program.rates import TYPICAL, Rates
-from tuner.program.task import SearchTask
+from tuner.measure.runners.simulated import Faults, Fleet, SimulatedBuilder, SimulatedRunner, theory
+from tuner.program.job.task import SearchTask
+from tuner.program.target.calibration import VERSION, Level, Levels
+from tuner.program.target.rates import TYPICAL, Rates
 from tuner.schedule.space import MicroKernel
 
 LEVELS = Levels(1e11, (Level("L1", 2**14, 4e11), Level("L2", 2**19, 1e11), Level("memory", 2**27, 2e10)))

@@ -11,7 +11,7 @@ from tests.tuner.calibration.observing import TARGET, all_probes, observed_at, p
 from tuner.calibration import fit
 from tuner.calibration.cpu import FITTED, SQUARES, square
 from tuner.calibration.fit import Observed, clock_alone, errors
-from tuner.program.rates import TYPICAL, Rates
+from tuner.program.target.rates import TYPICAL, Rates
 from tuner.schedule import estimate_s, extents_of
 
 SEEDS = range(8)

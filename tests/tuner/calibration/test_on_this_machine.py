@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tuner.calibration import calibrate, cpu
-from tuner.measure.levels import sweeps
 from tuner.measure.local import local_tools
+from tuner.measure.roof.levels import sweeps
 from tuner.program.target import native
 
 

@@ -10,8 +10,8 @@ import numpy as np
 from tests.fakes import TASK, WIDE, latency_s
 from tuner.figures.view import SearchView
 from tuner.library.dispatcher import Dispatcher, TableRow, bounded, fit
-from tuner.program.task import SearchTask
-from tuner.program.workload import ShapeVar, WorkloadInstance
+from tuner.program.job.task import SearchTask
+from tuner.program.language.workload import ShapeVar, WorkloadInstance
 from tuner.records import Baseline, Baselines, ErrorKind, MeasureResult, Phase, Roof
 from tuner.schedule import space_of
 from tuner.schedule.space import MicroKernel

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.fakes import TASK
 from tests.tuner.figures.searches import finished, searched
 from tuner.figures.columns import columns_of
-from tuner.program.workload import WorkloadInstance
+from tuner.program.language.workload import WorkloadInstance
 from tuner.records import ErrorKind, MeasureResult, Phase
 from tuner.schedule.space import MicroKernel
 from tuner.search.observations import Measured

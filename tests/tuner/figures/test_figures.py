@@ -19,10 +19,10 @@ from tuner.figures import COMPARABLE, FIGURES, SearchView, UnknownFigure, compar
 from tuner.figures.kernels import MAX_KERNELS
 from tuner.figures.model import spearman
 from tuner.figures.roofline import compulsory_bytes
-from tuner.program.build import make_workload
-from tuner.program.calibration import Level, Levels
-from tuner.program.task import SearchTask
-from tuner.program.workload import ShapeVar
+from tuner.program.job.build import make_workload
+from tuner.program.job.task import SearchTask
+from tuner.program.language.workload import ShapeVar
+from tuner.program.target.calibration import Level, Levels
 from tuner.records import Baseline, Baselines, ErrorKind, MeasureResult
 from tuner.search.summary import SearchSummary
 

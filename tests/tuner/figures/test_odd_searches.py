@@ -17,8 +17,8 @@ from tests.tuner import strategies
 from tests.tuner.figures.searches import TASKS, finished, library, numpy_times, sampled, searched, told
 from tuner.figures import FIGURES, SearchView, compare, document, figure, kernel_times
 from tuner.figures.thinning import MAX_POINTS
-from tuner.program.task import SearchTask
-from tuner.program.workload import WorkloadInstance
+from tuner.program.job.task import SearchTask
+from tuner.program.language.workload import WorkloadInstance
 from tuner.records import Baselines, ErrorKind, MeasureResult
 from tuner.schedule.space import MicroKernel
 from tuner.search.summary import SearchSummary

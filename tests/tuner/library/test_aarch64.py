@@ -15,10 +15,10 @@ from tests.emulated import caller, emulated
 from tuner.errors import ShapewrightError
 from tuner.library.codegen import compile_candidate
 from tuner.library.machine_code import linker_for
-from tuner.measure.ragged import ragged_dims
-from tuner.program.shape_vars import ShapeVar
+from tuner.measure.verification.ragged import ragged_dims
+from tuner.program.job.task import SearchTask
+from tuner.program.language.shape_vars import ShapeVar
 from tuner.program.target import Target
-from tuner.program.task import SearchTask
 from tuner.schedule import default_kernel, rules_of, space_of
 from tuner.schedule.space import MicroKernel
 

@@ -24,8 +24,8 @@ from tuner.library.choice import (
     width,
 )
 from tuner.library.dispatcher import Dispatcher, Leaf, TableRow
-from tuner.program.task import SearchTask
-from tuner.program.workload import ShapeVar
+from tuner.program.job.task import SearchTask
+from tuner.program.language.workload import ShapeVar
 from tuner.schedule import default_kernel
 
 SAFE = default_kernel(TASK)

@@ -16,11 +16,11 @@ from tests.measuring import TASK as C_TASK
 from tuner.library.codegen import compile_candidate, link, module_json, module_of, object_of, toolchain
 from tuner.library.dispatcher import Leaf, Node, bounded
 from tuner.library.package import ENTRY
-from tuner.program.dims import DimLike
+from tuner.program.job.task import SearchTask
+from tuner.program.language.dims import DimLike
+from tuner.program.language.workload import ShapeVar
 from tuner.program.reference import compute
 from tuner.program.target import Target, native
-from tuner.program.task import SearchTask
-from tuner.program.workload import ShapeVar
 from tuner.schedule import default_kernel, rule_of, space_of
 from tuner.schedule.space import MicroKernel
 

@@ -13,8 +13,8 @@ from tests.earlier import RELEASE, library_of
 from tuner.errors import ShapewrightError
 from tuner.library.dispatch_table import ServedTable, is_current
 from tuner.library.dispatcher import Dispatcher, Leaf, Node, TableRow, bounded, is_within, kernel_json
-from tuner.program.task import SearchTask
-from tuner.program.workload import ShapeVar
+from tuner.program.job.task import SearchTask
+from tuner.program.language.workload import ShapeVar
 from tuner.schedule import default_kernel
 from tuner.schedule.space import MicroKernel
 

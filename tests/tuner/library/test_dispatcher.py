@@ -29,8 +29,8 @@ from tuner.library.dispatcher import (
     kernel_json,
     symbol_bounds,
 )
-from tuner.program.task import SearchTask
-from tuner.program.workload import JsonObject, ShapeVar
+from tuner.program.job.task import SearchTask
+from tuner.program.language.workload import JsonObject, ShapeVar
 from tuner.schedule.space import MicroKernel
 
 Floats = NDArray[np.float64]

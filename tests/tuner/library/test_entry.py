@@ -11,11 +11,11 @@ import pytest
 
 from tests.compiled import Call, loaded, problems
 from tuner.library.codegen import compile_candidate
-from tuner.program.arrays import NUMPY
-from tuner.program.build import workload_from_json
-from tuner.program.shape_vars import ShapeVar
+from tuner.program.job.build import workload_from_json
+from tuner.program.job.task import SearchTask
+from tuner.program.language.arrays import NUMPY
+from tuner.program.language.shape_vars import ShapeVar
 from tuner.program.target import native
-from tuner.program.task import SearchTask
 from tuner.schedule import default_kernel
 from tuner.schedule.layout import row_major
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from tuner.errors import InvalidInput
 from tuner.library.dispatcher import log_distance
 from tuner.library.lookup import BestAnswer, Match, axis_distances, dims_of, expected, nearest
-from tuner.program.task import SearchTask
-from tuner.program.workload import ShapeVar, format_shape
+from tuner.program.job.task import SearchTask
+from tuner.program.language.workload import ShapeVar, format_shape
 from tuner.schedule import default_kernel, space_of
 from tuner.schedule.registry import estimate_s
 from tuner.schedule.space import MicroKernel

@@ -8,9 +8,9 @@ import pytest
 
 from tests.compiled import assembly
 from tuner.library.machine_code import tvm_target
-from tuner.program.build import workload_from_json
+from tuner.program.job.build import workload_from_json
+from tuner.program.job.task import SearchTask
 from tuner.program.target import Target
-from tuner.program.task import SearchTask
 from tuner.schedule import default_kernel
 
 UNNAMED = re.compile(

@@ -7,9 +7,9 @@ import errno
 import pytest
 
 from tuner.library.package import CompiledKernel
-from tuner.measure.building import build_one
+from tuner.measure.builders.child import build_one
 from tuner.measure.machine import failure_kind
-from tuner.program.task import SearchTask
+from tuner.program.job.task import SearchTask
 from tuner.records import ErrorKind
 from tuner.schedule.space import MicroKernel
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tuner.measure.tensors import tensor_of
-from tuner.program.arrays import NUMPY
+from tuner.program.language.arrays import NUMPY
 
 
 @pytest.mark.parametrize("dtype", sorted(NUMPY))

@@ -10,11 +10,11 @@ import pytest
 import yaml
 
 from tuner.errors import InvalidInput
-from tuner.program import expr, notation
-from tuner.program import program as programs
-from tuner.program.build import workload_from_json
-from tuner.program.dtypes import DTYPES
-from tuner.program.program import Program
+from tuner.program.job.build import workload_from_json
+from tuner.program.language import expr, notation
+from tuner.program.language import program as programs
+from tuner.program.language.dtypes import DTYPES
+from tuner.program.language.program import Program
 
 PAGE = (Path(__file__).parents[3] / "docs" / "programs.md").read_text()
 ACCEPTED, REFUSED = PAGE.split("## What is refused")

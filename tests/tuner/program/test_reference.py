@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from tests.tuner.program.loops import looped
+from tests.tuner.program.language.loops import looped
 from tuner.errors import InvalidInput
-from tuner.program.arrays import NUMPY
-from tuner.program.build import make_workload, workload_from_json
 from tuner.program.catalogue import EPILOGUES, OPS
+from tuner.program.job.build import make_workload, workload_from_json
+from tuner.program.language.arrays import NUMPY
+from tuner.program.language.workload import Workload
 from tuner.program.reference import blocks, compute, expected, products, stages
-from tuner.program.workload import Workload
 
 Array = NDArray[Any]
 ARGS = {"b": 2, "m": 3, "n": 5, "k": 4, "o": 4, "i": 3, "j": 5, "h": 3, "w": 4, "r": 2, "s": 3, "c": 2, "t": 3, "e": 2}

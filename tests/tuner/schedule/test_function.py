@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tuner.program.build import make_workload, workload_from_json
+from tuner.program.job.build import make_workload, workload_from_json
 from tuner.schedule.function import dim_expr, extents, operand_dims, operand_shapes, symbols
 from tuner.schedule.layout import PackLayout
 from tuner.schedule.tir import i64

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from tests.conftest import TESTS
 from tests.contract.rule_samples import SAMPLES, sample_task
 from tests.contract.test_rule import TARGETS
-from tuner.program.task import SearchTask
+from tuner.program.job.task import SearchTask
 from tuner.schedule import RULES, Rule, emit, extents_of
 from tuner.schedule.space import MicroKernel
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tuner.errors import InvalidInput
-from tuner.program.dims import DimExpr
+from tuner.program.language.dims import DimExpr
 from tuner.schedule.layout import LINE_ELEMENTS, CutLayout, PackLayout, filter_layout, layout_from_json
 
 

@@ -10,8 +10,8 @@ import pytest
 from tests.fakes import TASK, V3
 from tests.rival import Rival, registered
 from tuner.errors import IllegalKernel, InvalidInput
-from tuner.program.build import make_workload, workload_from_json
-from tuner.program.task import SearchTask
+from tuner.program.job.build import make_workload, workload_from_json
+from tuner.program.job.task import SearchTask
 from tuner.schedule import (
     RULES,
     NoMatch,

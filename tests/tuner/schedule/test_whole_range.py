@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from tests.compiled import loaded
 from tests.emulated import caller, emulated
 from tuner.library.codegen import compile_candidate
-from tuner.program.arrays import NUMPY
-from tuner.program.build import ProgramOp
+from tuner.program.job.build import ProgramOp
+from tuner.program.job.task import SearchTask
+from tuner.program.language.arrays import NUMPY
+from tuner.program.language.shape_vars import ShapeVar
 from tuner.program.reference import expected
-from tuner.program.shape_vars import ShapeVar
 from tuner.program.target import Target, native
-from tuner.program.task import SearchTask
 from tuner.schedule import default_kernel
 
 FUNCTIONS = ("exp", "log", "sqrt", "rsqrt", "tanh", "erf", "sigmoid", "sin", "cos", "abs", "round", "floor")

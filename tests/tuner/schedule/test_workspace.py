@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tuner.errors import InvalidInput
-from tuner.program.build import workload_from_json
+from tuner.program.job.build import workload_from_json
+from tuner.program.job.task import SearchTask
+from tuner.program.language.workload import ShapeVar
 from tuner.program.target import Target
-from tuner.program.task import SearchTask
-from tuner.program.workload import ShapeVar
 from tuner.schedule import rules_of
 from tuner.schedule.registry import MAX_WORKSPACE_BYTES
 

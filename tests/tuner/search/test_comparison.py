@@ -12,8 +12,8 @@ import pytest
 from tests.fakes import TASK, FakeRunner
 from tuner.library.dispatcher import Dispatcher, Leaf, Node
 from tuner.measure import never
-from tuner.program.task import SearchTask
-from tuner.program.workload import ShapeVar
+from tuner.program.job.task import SearchTask
+from tuner.program.language.workload import ShapeVar
 from tuner.records import ErrorKind, MeasureResult
 from tuner.schedule import space_of
 from tuner.schedule.space import MicroKernel

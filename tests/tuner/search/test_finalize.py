@@ -8,8 +8,8 @@ from tests.fakes import TASK, measured
 from tuner.library.build import build_library
 from tuner.library.dispatcher import Dispatcher, Leaf, Node, choose
 from tuner.library.package import KERNELS, check_files, kernel_scripts
-from tuner.program.task import SearchTask
-from tuner.program.workload import ShapeVar
+from tuner.program.job.task import SearchTask
+from tuner.program.language.workload import ShapeVar
 from tuner.schedule import default_kernel, layout_group, space_of
 from tuner.schedule.space import MicroKernel
 from tuner.search.cost_model import PairCostModel

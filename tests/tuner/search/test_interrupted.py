@@ -11,7 +11,7 @@ import pytest
 from tests.fakes import FakeRunner
 from tests.searching import Bench, known
 from tuner.measure import BuildResult, Interrupted, RunRequest, never
-from tuner.program.task import SearchTask
+from tuner.program.job.task import SearchTask
 from tuner.records import MeasureResult
 from tuner.search.pipeline import OVERRUN_S
 from tuner.search.trials import Cancelled

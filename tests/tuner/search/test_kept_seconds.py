@@ -14,8 +14,8 @@ from tests.fakes import TASK
 from tests.searching import known, make_quick, records
 from tests.shares import diagonal
 from tuner.library.dispatcher import Dispatcher
-from tuner.program.task import SearchTask
-from tuner.program.workload import ShapeVar
+from tuner.program.job.task import SearchTask
+from tuner.program.language.workload import ShapeVar
 from tuner.records import ErrorKind, Phase
 from tuner.search.forecast import SAMPLE_WORK, Forecast
 from tuner.search.tuning import Tuned

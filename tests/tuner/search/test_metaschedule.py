@@ -10,9 +10,9 @@ import pytest
 from tests.earlier import DATA
 from tests.searching import make_quick
 from tuner.errors import InvalidInput
+from tuner.program.job.task import SearchTask
+from tuner.program.language.workload import ShapeVar
 from tuner.program.target import Target
-from tuner.program.task import SearchTask
-from tuner.program.workload import ShapeVar
 from tuner.schedule import space_of
 from tuner.search.cost_model import PairCostModel
 from tuner.search.metaschedule import hints_of

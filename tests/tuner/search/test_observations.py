@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from tests.fakes import TASK
-from tuner.program.task import SearchTask
-from tuner.program.workload import ShapeVar, WorkloadInstance
+from tuner.program.job.task import SearchTask
+from tuner.program.language.workload import ShapeVar, WorkloadInstance
 from tuner.records import ErrorKind, MeasureResult, Phase
 from tuner.schedule.space import MicroKernel
 from tuner.search.cost_model import Prediction

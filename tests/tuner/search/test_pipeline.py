@@ -10,7 +10,7 @@ import pytest
 
 from tests.fakes import TASK, FakeBuilder, FakeRunner
 from tuner.measure import DeviceLost, KeptBuilds, RunRequest, never
-from tuner.program.task import SearchTask
+from tuner.program.job.task import SearchTask
 from tuner.records import MeasureResult, Phase
 from tuner.schedule.space import MicroKernel
 from tuner.search.observations import Measured

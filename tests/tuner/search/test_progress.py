@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.fakes import TASK
-from tuner.program.jobspec import Budget
-from tuner.program.task import SearchTask
-from tuner.program.workload import ShapeVar, WorkloadInstance
+from tuner.program.job.jobspec import Budget
+from tuner.program.job.task import SearchTask
+from tuner.program.language.workload import ShapeVar, WorkloadInstance
 from tuner.records import ErrorKind, MeasureResult
 from tuner.schedule.space import MicroKernel
 from tuner.search.observations import Measured

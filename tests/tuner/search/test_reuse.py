@@ -14,8 +14,8 @@ import pytest
 from tests.fakes import TASK, latency_s
 from tests.searching import Bench, known, make_quick, records
 from tests.shares import diagonal
-from tuner.program.task import SearchTask
-from tuner.program.workload import ShapeVar, WorkloadInstance
+from tuner.program.job.task import SearchTask
+from tuner.program.language.workload import ShapeVar, WorkloadInstance
 from tuner.records import DISQUALIFYING, PROTOCOL, ErrorKind, MeasureResult, Phase, TuningRecord
 from tuner.schedule import space_of
 from tuner.schedule.space import MicroKernel

@@ -11,7 +11,7 @@ from tests.fakes import TASK, latency_s
 from tests.rival import Rival, registered
 from tests.searching import Bench, make_quick, records
 from tuner.library.dispatcher import Dispatcher
-from tuner.program.task import SearchTask
+from tuner.program.job.task import SearchTask
 from tuner.schedule import RULES, layout_group
 from tuner.schedule.space import MicroKernel
 from tuner.search.policy import POLICIES

@@ -10,7 +10,7 @@ import pytest
 from tests.fakes import TASK
 from tests.searching import Bench, known, make_quick, records
 from tuner.measure import BASELINES_S, DeviceFailed, DeviceLost
-from tuner.program.task import SearchTask
+from tuner.program.job.task import SearchTask
 from tuner.records import Baselines, Roof
 from tuner.search.tuning import Cancelled
 

@@ -19,8 +19,8 @@ from tuner.errors import InvalidInput
 from tuner.library import codegen, package
 from tuner.library.dispatcher import Dispatcher, Tree, choose
 from tuner.measure import BuilderLost, BuildResult, DeviceLost
-from tuner.program.task import SearchTask
-from tuner.program.workload import ShapeVar
+from tuner.program.job.task import SearchTask
+from tuner.program.language.workload import ShapeVar
 from tuner.records import ErrorKind, MeasureResult, Phase
 from tuner.schedule import layout_group
 from tuner.schedule.space import MicroKernel

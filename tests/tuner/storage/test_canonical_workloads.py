@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from migrations.canonical_workloads import EPILOGUES, OPERATORS, OldWorkload, evaluated, parsed
-from tuner.program.build import make_workload, workload_from_json
-from tuner.program.dims import DimExpr
-from tuner.program.workload import format_shape
+from tuner.program.job.build import make_workload, workload_from_json
+from tuner.program.language.dims import DimExpr
+from tuner.program.language.workload import format_shape
 
 EXTENTS = st.integers(1, 4096) | st.sampled_from(
     ["T", "16*T", "8*S", "T+S", "(T+1)//2", "S//2*3+1", "T%5", "200-T", "T*S"]

@@ -16,10 +16,10 @@ from tests.earlier import RELEASE, database_of
 from tuner.library.dispatcher import Dispatcher
 from tuner.library.lookup import BestAnswer
 from tuner.library.package import check_files
-from tuner.program.build import make_workload
-from tuner.program.jobspec import parse_job
-from tuner.program.task import parse_shape
-from tuner.program.workload import Workload
+from tuner.program.job.build import make_workload
+from tuner.program.job.jobspec import parse_job
+from tuner.program.job.task import parse_shape
+from tuner.program.language.workload import Workload
 from tuner.records import Phase, settled_latency_s, speed_correction
 from tuner.storage import LookupScope
 from tuner.storage.access import EVERY_SCOPE, NO_QUOTA, hash_of

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.fakes import TASK
 from tests.tuner.strategies import TARGETS, results
 from tuner.errors import InvalidInput
-from tuner.program.workload import WorkloadInstance
+from tuner.program.language.workload import WorkloadInstance
 from tuner.records import PROTOCOL, MeasureResult, TuningRecord
 from tuner.storage.jsonl import FORMAT, MAX_LINE, VERSION, SharedRecord, read_records, write_records
 

@@ -10,8 +10,8 @@ import sqlalchemy as sa
 from migrations.extent_bounds import bounds
 from tests.contract.samples import job_spec
 from tuner.library.dispatcher import symbol_bounds
-from tuner.program.jobspec import parse_job
-from tuner.program.task import SearchTask
+from tuner.program.job.jobspec import parse_job
+from tuner.program.job.task import SearchTask
 from tuner.storage import LibraryQuery
 from tuner.storage.sql import SqlStorage, open_storage, upgrade
 from tuner.storage.sql.engine import connect

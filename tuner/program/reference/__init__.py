@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tuner.program.language.workload import Workload
 from tuner.program.reference.arithmetic import Array, Bounded
 from tuner.program.reference.stages import Interpreter
-from tuner.program.workload import Workload
 
 
 @dataclass(frozen=True, slots=True, eq=False)

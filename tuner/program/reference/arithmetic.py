@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.program.arrays import NUMPY
-from tuner.program.dtypes import FLOATS, INTEGERS
-from tuner.program.expr import COMPARISONS
+from tuner.program.language.arrays import NUMPY
+from tuner.program.language.dtypes import FLOATS, INTEGERS
+from tuner.program.language.expr import COMPARISONS
 
 Array = NDArray[Any]
 Error = NDArray[np.float64] | None

@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from tuner.program.expr import Axis
-from tuner.program.program import Program
+from tuner.program.language.expr import Axis
+from tuner.program.language.program import Program
 
 MAX_ELEMENTS = 2**22
 """Elements of 8 bytes that the temporaries of a block, or the intermediates of a program, may take at a time."""

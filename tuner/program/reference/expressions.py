@@ -8,15 +8,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tuner.program.dims import DimExpr
-from tuner.program.dtypes import FLOATS
-from tuner.program.expr import Axis, Binary, Call, Cast, Const, Expr, Extent, Neg, Read, children
-from tuner.program.program import index_dim
+from tuner.program.language.dims import DimExpr
+from tuner.program.language.dtypes import FLOATS
+from tuner.program.language.expr import Axis, Binary, Call, Cast, Const, Expr, Extent, Neg, Read, children
+from tuner.program.language.program import index_dim
+from tuner.program.language.shapes import ElementTypes
+from tuner.program.language.workload import Workload
 from tuner.program.reference.arithmetic import Arithmetic, Bounded, Error
 from tuner.program.reference.blocks import Box, lengths
 from tuner.program.reference.reads import Affine, Array, Index, axis_values, read
-from tuner.program.shapes import ElementTypes
-from tuner.program.workload import Workload
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.program.dims import DimExpr
+from tuner.program.language.dims import DimExpr
 from tuner.program.reference.blocks import Box, lengths
 
 Array = NDArray[Any]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from tuner.program.expr import Axis, Binary, Const, Expr, walk
+from tuner.program.language.expr import Axis, Binary, Const, Expr, walk
 
 MAX_RUNS = 64
 """Runs of an axis that are computed one by one, so that each is a matrix product."""

@@ -8,15 +8,15 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from tuner.errors import InvalidInput
-from tuner.program.dtypes import FLOATS, promoted
-from tuner.program.expr import Binary, Expr, Read, axes_of, children, reads
-from tuner.program.notation import Stage
+from tuner.program.language.dtypes import FLOATS, promoted
+from tuner.program.language.expr import Binary, Expr, Read, axes_of, children, reads
+from tuner.program.language.notation import Stage
+from tuner.program.language.workload import Workload
 from tuner.program.reference.arithmetic import VALUES, Arithmetic, Array, Bounded, Error, Sums
 from tuner.program.reference.blocks import Box, block_of, lengths, shared_axes, tiles
 from tuner.program.reference.expressions import Expressions, extremes
 from tuner.program.reference.products import sum_of_products
 from tuner.program.reference.runs import runs_of, same_along
-from tuner.program.workload import Workload
 
 INPUT_SHARE = 3
 """Elements that a factor of a sum takes: itself, its magnitude, and one of them rearranged for a matrix product."""

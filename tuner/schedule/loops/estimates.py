@@ -1,5 +1,5 @@
 """What theory says of loops over elements, one kernel at a time. What a core does in a cycle is in
-tuner/program/rates.py."""
+tuner/program/target/rates.py."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.errors import IllegalKernel
-from tuner.program.dtypes import DTYPES
-from tuner.program.expr import TRANSCENDENTAL, Call, Expr
-from tuner.program.notation import Stage
-from tuner.program.rates import Rates
+from tuner.program.job.task import SearchTask
+from tuner.program.language.dtypes import DTYPES
+from tuner.program.language.expr import TRANSCENDENTAL, Call, Expr
+from tuner.program.language.notation import Stage
+from tuner.program.language.workload import Workload
 from tuner.program.target import Target
-from tuner.program.task import SearchTask
-from tuner.program.workload import Workload
+from tuner.program.target.rates import Rates
 from tuner.schedule.function import KernelFunction, kernel_function
 from tuner.schedule.rule import Extents, Found, NoMatch, Rule, matched
 from tuner.schedule.space import Axis, MicroKernel, SearchSpace

@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
 
-from tuner.program.expr import Binary, Read, axes_of
-from tuner.program.notation import Stage
-from tuner.program.program import index_dim
-from tuner.program.shapes import ElementTypes
-from tuner.program.task import SearchTask
-from tuner.program.workload import Workload
+from tuner.program.job.task import SearchTask
+from tuner.program.language.expr import Binary, Read, axes_of
+from tuner.program.language.notation import Stage
+from tuner.program.language.program import index_dim
+from tuner.program.language.shapes import ElementTypes
+from tuner.program.language.workload import Workload
 from tuner.schedule.function import KernelFunction, dim_expr
 from tuner.schedule.space import MicroKernel
 from tuner.schedule.tir import I, TirExpr, i64, tirx

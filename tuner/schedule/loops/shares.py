@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from tuner.program.notation import Stage
+from tuner.program.language.notation import Stage
 from tuner.schedule.tir import I, TirExpr, i64, tirx
 
 Share = tuple[TirExpr, TirExpr]

@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache, partial
 
-from tuner.program.cpu import TILE_PERMISSION
 from tuner.program.target import Hardware
+from tuner.program.target.cpu import TILE_PERMISSION
 from tuner.schedule.product.atom import AddProducts, Atom, MatrixUnit
 from tuner.schedule.tir import TirExpr, tirx
 from tuner.schedule.vector.dtypes import lanes_of, vector_type

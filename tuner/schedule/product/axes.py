@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from tuner.errors import IllegalKernel
+from tuner.program.job.task import SearchTask
 from tuner.program.target import Hardware
-from tuner.program.task import SearchTask
 from tuner.schedule.product.atom import Atom, registers_of
 from tuner.schedule.product.atoms import best_of_vectors
 from tuner.schedule.space import DEFAULT_CHOICE, Axis, MicroKernel

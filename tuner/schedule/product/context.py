@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from tuner.program.task import SearchTask
-from tuner.program.workload import Workload
+from tuner.program.job.task import SearchTask
+from tuner.program.language.workload import Workload
 from tuner.schedule.function import KernelFunction, dim_expr
 from tuner.schedule.product.atom import Words
 from tuner.schedule.product.axes import atom_of

@@ -12,7 +12,8 @@ what is done besides:
 
 Threads take contiguous shares of batches, tiles and panels; the largest share counts (ceil(tiles / threads)). The
 rates are those of the task: fitted to the device (docs/decisions/0046), or once to random micro-kernels elsewhere
-(docs/decisions/0007). A change of a formula here takes another version of calibrations (tuner/program/calibration.py).
+(docs/decisions/0007). A change of a formula here takes another version of calibrations
+(tuner/program/target/calibration.py).
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.program.dtypes import DTYPES
-from tuner.program.rates import Rates
+from tuner.program.job.task import SearchTask
+from tuner.program.language.dtypes import DTYPES
 from tuner.program.target import Hardware
-from tuner.program.task import SearchTask
+from tuner.program.target.rates import Rates
 from tuner.schedule.layout import LINE_BYTES
 from tuner.schedule.loops.estimates import Floats
 from tuner.schedule.product.atom import Atom

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from tuner.program.dtypes import DTYPES
-from tuner.program.expr import Read
-from tuner.program.notation import Stage
+from tuner.program.language.dtypes import DTYPES
+from tuner.program.language.expr import Read
+from tuner.program.language.notation import Stage
 from tuner.program.target import Hardware
 from tuner.schedule.loops.estimates import Floats
 from tuner.schedule.product.atom import Atom
@@ -27,7 +27,7 @@ from tuner.schedule.vector.dtypes import vector_type
 from tuner.schedule.vector.memory import Vectors, workspace
 
 if TYPE_CHECKING:
-    from tuner.program.workload import Workload
+    from tuner.program.language.workload import Workload
     from tuner.schedule.layout import PackLayout
     from tuner.schedule.loops.shares import Share
     from tuner.schedule.product.context import Chunk, EmitContext, Panel

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
-from tuner.program.expr import Read
-from tuner.program.notation import Stage
+from tuner.program.language.expr import Read
+from tuner.program.language.notation import Stage
 from tuner.schedule.access import is_transcendental
 from tuner.schedule.product.context import Chunk, EmitContext, Panel, Run, where
 from tuner.schedule.product.product import Late, can_hold_partial

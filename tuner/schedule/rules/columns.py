@@ -20,10 +20,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tuner.program.expr import Read, axes_of, reads
-from tuner.program.notation import Stage
-from tuner.program.task import SearchTask
-from tuner.program.workload import Workload
+from tuner.program.job.task import SearchTask
+from tuner.program.language.expr import Read, axes_of, reads
+from tuner.program.language.notation import Stage
+from tuner.program.language.workload import Workload
 from tuner.schedule.access import lies_along, looked_up, one_reduction, reduced_order, stride, values
 from tuner.schedule.function import KernelFunction
 from tuner.schedule.loops.estimates import Floats, LoopRule, bytes_at, lanes_for, roofline, thread_speedup, volume

@@ -20,11 +20,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tuner.program.expr import Read, axes_of, reads, walk
-from tuner.program.inline import inlined
-from tuner.program.notation import Stage
-from tuner.program.task import SearchTask
-from tuner.program.workload import Workload
+from tuner.program.job.task import SearchTask
+from tuner.program.language.expr import Read, axes_of, reads, walk
+from tuner.program.language.inline import inlined
+from tuner.program.language.notation import Stage
+from tuner.program.language.workload import Workload
 from tuner.schedule.access import looked_up, stride, vector_axis
 from tuner.schedule.function import KernelFunction
 from tuner.schedule.loops.estimates import Floats, LoopRule, body_cycles, bytes_at, lanes_for, roofline, volume

@@ -22,10 +22,10 @@ from functools import partial
 import numpy as np
 
 from tuner.errors import IllegalKernel
-from tuner.program.expr import reads
-from tuner.program.notation import Stage
-from tuner.program.task import SearchTask
-from tuner.program.workload import Workload
+from tuner.program.job.task import SearchTask
+from tuner.program.language.expr import reads
+from tuner.program.language.notation import Stage
+from tuner.program.language.workload import Workload
 from tuner.schedule.access import VectorAxis, vector_axis
 from tuner.schedule.function import KernelFunction, dim_expr
 from tuner.schedule.loops.estimates import Floats, LoopRule, lanes_for, thread_speedup, volume

@@ -33,9 +33,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tuner.errors import IllegalKernel
+from tuner.program.job.task import SearchTask
+from tuner.program.language.workload import Workload
 from tuner.program.target import Target
-from tuner.program.task import SearchTask
-from tuner.program.workload import Workload
 from tuner.schedule.layout import Layout
 from tuner.schedule.product import axes as engine
 from tuner.schedule.product.atom import Atom

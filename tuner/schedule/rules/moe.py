@@ -23,9 +23,9 @@ from functools import partial
 
 import numpy as np
 
-from tuner.program.expr import Axis, Read
-from tuner.program.task import SearchTask
-from tuner.program.workload import Workload
+from tuner.program.job.task import SearchTask
+from tuner.program.language.expr import Axis, Read
+from tuner.program.language.workload import Workload
 from tuner.schedule.access import axes_of_read
 from tuner.schedule.layout import Layout
 from tuner.schedule.loops.shares import on_threads

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tuner.program import expr as ast
-from tuner.program.dtypes import promoted
-from tuner.program.shapes import ElementTypes
+from tuner.program.language import expr as ast
+from tuner.program.language.dtypes import promoted
+from tuner.program.language.shapes import ElementTypes
 from tuner.schedule.tir import TirExpr, tirx
 from tuner.schedule.vector.arithmetic import OPERATORS, bound, combined, like, shifted
 from tuner.schedule.vector.dtypes import cast, constant, element_type, lanes_of

@@ -9,8 +9,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from tuner.program.language.workload import JsonObject
 from tuner.program.target import Target
-from tuner.program.workload import JsonObject
 from tuner.records import MeasureResult, TuningRecord
 from tuner.schedule.space import MicroKernel
 

@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.calibration.fit import Observed
-from tuner.program.build import workload_from_json
-from tuner.program.rates import Rates
-from tuner.program.task import SearchTask
-from tuner.program.workload import ShapeVar
+from tuner.program.job.build import workload_from_json
+from tuner.program.job.task import SearchTask
+from tuner.program.language.workload import ShapeVar
+from tuner.program.target.rates import Rates
 from tuner.records import MeasureResult, speed_correction
 from tuner.schedule import NoMatch, by_rule, extents_of, is_current, rule_of, rules_of
 from tuner.schedule.space import MicroKernel, SearchSpace

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.calibration.fit import SCATTER, Observed, fitted, residuals
-from tuner.program.rates import NUMBERS, Rates
+from tuner.program.target.rates import NUMBERS, Rates
 
 Floats = NDArray[np.float64]
 FIRST_PAIRS = 24

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from tuner.errors import InvalidInput
-from tuner.program.task import SearchTask
+from tuner.program.job.task import SearchTask
 from tuner.schedule.space import KernelSpace
 from tuner.search.cost_model import CostModel
 from tuner.search.policy._base import SearchPolicy, Suggestion, suggestions_of
@@ -52,7 +52,7 @@ POLICIES: dict[str, PolicyFactory] = {
     "droplet": DropletSearch,
     "theory": TheoryAlone,
 }
-"""Policies by the name that a job gives. tuner.program.jobspec.POLICIES has the names alone: it may not import this."""
+"""Policies by the name that a job gives. tuner.program.job.jobspec repeats the names: it may not import this."""
 
 
 def make_policy(

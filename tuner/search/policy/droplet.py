@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tuner.program.task import SearchTask
+from tuner.program.job.task import SearchTask
 from tuner.schedule.space import KernelSpace, MicroKernel
 from tuner.search.cost_model import CostModel
 from tuner.search.policy._base import Pick

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tuner.program.task import SearchTask
-from tuner.program.workload import WorkloadInstance
+from tuner.program.job.task import SearchTask
+from tuner.program.language.workload import WorkloadInstance
 from tuner.schedule.space import MicroKernel
 from tuner.search.cost_model import INTERVAL_SPREADS, CostModel
 from tuner.search.observations import Measured

@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from tuner.program.task import SearchTask
-from tuner.program.workload import WorkloadInstance
+from tuner.program.job.task import SearchTask
+from tuner.program.language.workload import WorkloadInstance
 from tuner.records import MeasureResult
 from tuner.schedule.space import MicroKernel
 from tuner.search.policy.set_so_far import MIN_GAIN

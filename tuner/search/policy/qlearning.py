@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tuner.program.task import SearchTask
+from tuner.program.job.task import SearchTask
 from tuner.records import MeasureResult
 from tuner.schedule.space import KernelSpace, MicroKernel, Step
 from tuner.search.cost_model import CostModel

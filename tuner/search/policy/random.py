@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tuner.program.task import SearchTask
+from tuner.program.job.task import SearchTask
 from tuner.schedule.space import KernelSpace
 from tuner.search.cost_model import CostModel
 from tuner.search.policy._base import Pick

@@ -21,7 +21,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.program.task import SearchTask
+from tuner.program.job.task import SearchTask
 from tuner.schedule import layout_group
 from tuner.schedule.space import KernelSpace, MicroKernel
 from tuner.search.cost_model import CostModel

@@ -11,7 +11,7 @@ from collections.abc import Hashable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.program.task import SearchTask
+from tuner.program.job.task import SearchTask
 from tuner.schedule import layout_group
 from tuner.schedule.space import MicroKernel
 from tuner.search.cost_model import CostModel, Prediction

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tuner.library.selection import select
-from tuner.program.task import SearchTask
+from tuner.program.job.task import SearchTask
 from tuner.schedule import default_kernel, layout_group, rules_of
 from tuner.schedule.space import KernelSpace, MicroKernel
 from tuner.search.cost_model import CostModel

@@ -7,7 +7,7 @@ that theory gives it, and with those of the others at the ends and in the middle
 
 from __future__ import annotations
 
-from tuner.program.task import SearchTask
+from tuner.program.job.task import SearchTask
 from tuner.schedule.space import KernelSpace
 from tuner.search.cost_model import CostModel
 from tuner.search.policy._base import Pick

@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from tuner.program.task import SearchTask
+from tuner.program.job.task import SearchTask
 from tuner.records import MeasureResult, Phase
 from tuner.schedule.space import KernelSpace, MicroKernel
 from tuner.search.cost_model import CostModel

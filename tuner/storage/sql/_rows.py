@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from sqlalchemy import Column, Connection, Dialect, Executable, Row, Table, bindparam, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
-from tuner.program.workload import JsonObject
+from tuner.program.language.workload import JsonObject
 from tuner.storage.errors import CorruptData, LeaseLost, NotFound
 from tuner.storage.events import NewEvent
 from tuner.storage.jobs import Job, JobState

@@ -10,8 +10,8 @@ from sqlalchemy import Connection, Select, insert, select, update
 
 from tuner.errors import InvalidInput
 from tuner.library.dispatcher import made_for
-from tuner.program.spans import span_to_json
-from tuner.program.workload import JsonObject
+from tuner.program.language.spans import span_to_json
+from tuner.program.language.workload import JsonObject
 from tuner.records import PROTOCOL
 from tuner.storage.errors import NotFound, reading
 from tuner.storage.events import NewEvent

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import Connection, insert, select
 
-from tuner.program.workload import JsonObject
+from tuner.program.language.workload import JsonObject
 from tuner.storage.audit import AuditEntry
 from tuner.storage.paging import Page
 from tuner.storage.sql import cursors

@@ -9,9 +9,9 @@ from typing import Any
 
 from sqlalchemy import Connection, Select, and_, case, or_, select, update
 
-from tuner.program.calibration import Calibration
+from tuner.program.language.workload import JsonObject
 from tuner.program.target import Target
-from tuner.program.workload import JsonObject
+from tuner.program.target.calibration import Calibration
 from tuner.storage.device_tokens import Joined
 from tuner.storage.devices import (
     FIRST_QUARANTINE_S,

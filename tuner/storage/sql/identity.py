@@ -14,8 +14,8 @@ from typing import Any
 
 from sqlalchemy import Row
 
-from tuner.program.task import SearchTask, check_shape, parse_shape
-from tuner.program.workload import JsonObject, Workload, WorkloadInstance, format_shape
+from tuner.program.job.task import SearchTask, check_shape, parse_shape
+from tuner.program.language.workload import JsonObject, Workload, WorkloadInstance, format_shape
 from tuner.storage.errors import CorruptData, reading
 
 _log = logging.getLogger(__name__)

@@ -11,11 +11,11 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Select, and_, func, or_, select, update
 
 from tuner.errors import InvalidInput
-from tuner.program.instance import program_key
-from tuner.program.jobspec import JobSpec
+from tuner.program.job.jobspec import JobSpec
+from tuner.program.job.task import SearchTask
+from tuner.program.language.instance import program_key
+from tuner.program.language.workload import JsonObject
 from tuner.program.target import Target
-from tuner.program.task import SearchTask
-from tuner.program.workload import JsonObject
 from tuner.records import Baselines
 from tuner.storage.access import NO_QUOTA, Quota
 from tuner.storage.errors import Conflict, IdempotencyMismatch, NotFound, Unreadable, reading

@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import Connection, Insert, bindparam, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
-from tuner.program.workload import JsonObject
+from tuner.program.language.workload import JsonObject
 from tuner.records import DISQUALIFYING, PROTOCOL, Phase, settled_latency_s, speed_correction
 from tuner.schedule.space import MicroKernel
 from tuner.storage.sql._rows import AnyRow, insert_new

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from sqlalchemy import ColumnElement, Connection, Text, and_, bindparam, cast, func, select, update
 
 from tuner.errors import InvalidInput
-from tuner.program.workload import JsonObject
+from tuner.program.language.workload import JsonObject
 from tuner.records import Baselines, MeasureResult
 from tuner.storage.errors import CorruptData, reading
 from tuner.storage.events import NewEvent

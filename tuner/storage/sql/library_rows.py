@@ -10,8 +10,8 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, FromClause, Select, Text, and_, case, cast, or_, select
 
 from tuner.library.dispatcher import symbol_bounds
-from tuner.program.range_text import Ranges
-from tuner.program.spans import span_from_json
+from tuner.program.job.range_text import Ranges
+from tuner.program.language.spans import span_from_json
 from tuner.storage.errors import Unreadable, reading
 from tuner.storage.libraries import Comparison, LibraryRow
 from tuner.storage.sql._rows import AnyRow, readable

@@ -7,9 +7,9 @@ from contextlib import AbstractContextManager
 
 from sqlalchemy import bindparam, select
 
-from tuner.program.build import workload_from_json
-from tuner.program.task import SearchTask
-from tuner.program.workload import JsonObject
+from tuner.program.job.build import workload_from_json
+from tuner.program.job.task import SearchTask
+from tuner.program.language.workload import JsonObject
 from tuner.records import PROTOCOL
 from tuner.schedule.space import MicroKernel
 from tuner.storage.errors import Unreadable, reading

@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Select, and_, func, not_, or_, select, text
 
-from tuner.program.workload import JsonObject
+from tuner.program.language.workload import JsonObject
 from tuner.records import PROTOCOL
 from tuner.schedule import RULES
 from tuner.storage.maintenance import StaleKnowledge

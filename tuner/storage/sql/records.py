@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, ScalarSelect, Select, Text, and_, bindparam, cast, func, select, union
 
-from tuner.program.workload import JsonObject, WorkloadInstance
+from tuner.program.language.workload import JsonObject, WorkloadInstance
 from tuner.records import PROTOCOL, ErrorKind, MeasureResult, Phase, TuningRecord
 from tuner.schedule.space import MicroKernel
 from tuner.storage.devices import DeviceReading

@@ -21,7 +21,7 @@ from tuner.library.choice import (
     times_of,
     width,
 )
-from tuner.program.range_text import Ranges, format_ranges
+from tuner.program.job.range_text import Ranges, format_ranges
 from tuner.records import PROTOCOL
 from tuner.storage.errors import NotFound
 from tuner.storage.libraries import Alternative, Artifact, LibraryQuery, Served

@@ -13,9 +13,9 @@ from typing import Any
 from sqlalchemy import Connection, bindparam, select, text
 
 from tuner.errors import InvalidInput
-from tuner.program.build import workload_from_json
+from tuner.program.job.build import workload_from_json
+from tuner.program.language.workload import JsonObject
 from tuner.program.target import Target
-from tuner.program.workload import JsonObject
 from tuner.records import TuningRecord
 from tuner.storage.errors import CorruptData, NotFound, Unreadable, reading
 from tuner.storage.jsonl import MAX_TEXT, SharedRecord

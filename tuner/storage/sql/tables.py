@@ -11,7 +11,7 @@ from sqlalchemy import Connection, bindparam, select
 
 from tuner.errors import ShapewrightError
 from tuner.library.dispatcher import Dispatcher
-from tuner.program.workload import JsonObject
+from tuner.program.language.workload import JsonObject
 from tuner.storage.sql.library_rows import Known
 from tuner.storage.sql.schema import dispatchers
 

@@ -6,7 +6,7 @@ import logging
 
 from sqlalchemy import Connection, bindparam, insert, select
 
-from tuner.program.workload import JsonObject
+from tuner.program.language.workload import JsonObject
 from tuner.storage.jobs import Job
 from tuner.storage.sql.schema import jobs, webhook_deliveries
 

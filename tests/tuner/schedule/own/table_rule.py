@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tuner.program.expr import Axis, Binary, Read
-from tuner.program.workload import Workload
+from tuner.program.language.expr import Axis, Binary, Read
+from tuner.program.language.workload import Workload
 from tuner.schedule.product.atoms import only_fma
 from tuner.schedule.product.context import EmitContext
 from tuner.schedule.product.operands.matrix import MatrixColumns, MatrixResult, MatrixRows

@@ -11,10 +11,10 @@ import pytest
 
 from tests.compiled import built_problems
 from tests.tuner.schedule.own.matrix_unit import MADE_UP
-from tuner.program.build import workload_from_json
-from tuner.program.shape_vars import ShapeVar
+from tuner.program.job.build import workload_from_json
+from tuner.program.job.task import SearchTask
+from tuner.program.language.shape_vars import ShapeVar
 from tuner.program.target import native
-from tuner.program.task import SearchTask
 from tuner.schedule import extents_of, rules_of
 from tuner.schedule.product import atoms
 from tuner.schedule.space import MicroKernel

@@ -12,10 +12,10 @@ from tests.compiled import built_problems
 from tests.rival import registered
 from tests.tuner.schedule.own import table_rule
 from tests.tuner.schedule.own.table_rule import TableProduct
-from tuner.program.build import workload_from_json
-from tuner.program.shape_vars import ShapeVar
+from tuner.program.job.build import workload_from_json
+from tuner.program.job.task import SearchTask
+from tuner.program.language.shape_vars import ShapeVar
 from tuner.program.target import native
-from tuner.program.task import SearchTask
 from tuner.schedule import extents_of, rules_of
 
 RULE = TableProduct()

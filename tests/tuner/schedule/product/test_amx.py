@@ -9,11 +9,11 @@ import pytest
 
 from tests.compiled import assembly, built_problems, innermost_loops
 from tests.tuner.schedule.product.emulated_amx import emulated
-from tuner.program.build import workload_from_json
-from tuner.program.expr import reads
-from tuner.program.shape_vars import ShapeVar
+from tuner.program.job.build import workload_from_json
+from tuner.program.job.task import SearchTask
+from tuner.program.language.expr import reads
+from tuner.program.language.shape_vars import ShapeVar
 from tuner.program.target import Target, native
-from tuner.program.task import SearchTask
 from tuner.schedule import rules_of
 from tuner.schedule.product import atoms
 from tuner.schedule.space import MicroKernel

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from tuner.program.rates import TYPICAL, Rates
+from tuner.program.job.task import SearchTask
+from tuner.program.language.workload import ShapeVar
 from tuner.program.target import Target
-from tuner.program.task import SearchTask
-from tuner.program.workload import ShapeVar
+from tuner.program.target.rates import TYPICAL, Rates
 from tuner.schedule import RULES, estimate_s, extents_of
 from tuner.schedule.space import MicroKernel
 

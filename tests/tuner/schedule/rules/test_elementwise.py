@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.compiled import built_problems
-from tuner.program.build import workload_from_json
-from tuner.program.shape_vars import ShapeVar
+from tuner.program.job.build import workload_from_json
+from tuner.program.job.task import SearchTask
+from tuner.program.language.shape_vars import ShapeVar
 from tuner.program.target import Target, native
-from tuner.program.task import SearchTask
 from tuner.schedule import rules_of, space_of
 from tuner.schedule.rule import matched
 from tuner.schedule.rules.elementwise import match

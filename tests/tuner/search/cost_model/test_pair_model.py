@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 
 from tests.fakes import TASK, latency_s
-from tuner.program.task import SearchTask
-from tuner.program.workload import ShapeVar, WorkloadInstance
+from tuner.program.job.task import SearchTask
+from tuner.program.language.workload import ShapeVar, WorkloadInstance
 from tuner.records import PROTOCOL, ErrorKind, MeasureResult, TuningRecord
 from tuner.schedule import extents_of, space_of
 from tuner.schedule.space import MicroKernel

@@ -10,8 +10,8 @@ import pytest
 from tests.fakes import WIDE, T
 from tests.tuner.calibration.observing import perturbed, shapes_of
 from tuner.calibration.fit import Observed
-from tuner.program.rates import TYPICAL, Rates
-from tuner.program.task import SearchTask
+from tuner.program.job.task import SearchTask
+from tuner.program.target.rates import TYPICAL, Rates
 from tuner.records import MeasureResult
 from tuner.schedule import estimate_s, extents_of, space_of
 from tuner.schedule.space import MicroKernel

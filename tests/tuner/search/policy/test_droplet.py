@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from tests.fakes import TASK, Time, latency_s
 from tests.searching import measured_round
-from tuner.program.task import SearchTask
+from tuner.program.job.task import SearchTask
 from tuner.records import ErrorKind, MeasureResult
 from tuner.schedule import default_kernel, space_of
 from tuner.schedule.space import MicroKernel

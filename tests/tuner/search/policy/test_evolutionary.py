@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.fakes import TASK, measured
-from tuner.program.task import SearchTask
+from tuner.program.job.task import SearchTask
 from tuner.records import MeasureResult
 from tuner.schedule import default_kernel, layout_group, space_of
 from tuner.schedule.space import MicroKernel

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tests.fakes import TASK
-from tuner.program.task import SearchTask
+from tuner.program.job.task import SearchTask
 from tuner.records import ErrorKind, MeasureResult
 from tuner.schedule import space_of
 from tuner.search.policy.patience import Patience

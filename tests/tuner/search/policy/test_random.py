@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 
 from tests.fakes import TASK, measured
-from tuner.program.task import SearchTask
+from tuner.program.job.task import SearchTask
 from tuner.schedule import space_of
 from tuner.schedule.space import KernelSpace, MicroKernel, SearchSpace
 from tuner.search.cost_model import PairCostModel

@@ -10,7 +10,7 @@ import pytest
 
 from tests.fakes import TASK, Time, latency_s
 from tests.searching import measured_round
-from tuner.program.task import SearchTask
+from tuner.program.job.task import SearchTask
 from tuner.schedule import space_of
 from tuner.schedule.space import MicroKernel
 from tuner.search.cost_model import PairCostModel

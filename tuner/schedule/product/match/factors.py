@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from functools import partial, reduce
 from typing import ClassVar
 
-from tuner.program.dims import DimExpr, Quotient
-from tuner.program.expr import Axis, Binary, Expr, Read, axes_of, reads
-from tuner.program.notation import Stage
-from tuner.program.program import index_dim
-from tuner.program.workload import Workload
+from tuner.program.language.dims import DimExpr, Quotient
+from tuner.program.language.expr import Axis, Binary, Expr, Read, axes_of, reads
+from tuner.program.language.notation import Stage
+from tuner.program.language.program import index_dim
+from tuner.program.language.workload import Workload
 from tuner.schedule.access import stride, values
 
 MAX_WORD = 4

@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.program.notation import Stage
+from tuner.program.language.notation import Stage
 from tuner.program.target import Hardware
 from tuner.schedule.product.atom import Atom
 from tuner.schedule.product.atoms import FMA, atoms_either_way

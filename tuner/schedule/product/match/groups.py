@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from tuner.program.expr import Axis, Cast, Expr, Extent, Read, reads
-from tuner.program.workload import Workload
+from tuner.program.language.expr import Axis, Cast, Expr, Extent, Read, reads
+from tuner.program.language.workload import Workload
 from tuner.schedule.access import is_plain, values
 from tuner.schedule.product.atoms import FMA
 from tuner.schedule.product.match import plain

@@ -13,11 +13,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from tuner.program.dims import DimExpr, Quotient
-from tuner.program.expr import Axis, Binary, Call, Const, Expr, Extent, Read, axes_of, reads, rebuild, walk
-from tuner.program.indices import index_dim, index_of
-from tuner.program.program import Program
-from tuner.program.workload import Workload
+from tuner.program.language.dims import DimExpr, Quotient
+from tuner.program.language.expr import Axis, Binary, Call, Const, Expr, Extent, Read, axes_of, reads, rebuild, walk
+from tuner.program.language.indices import index_dim, index_of
+from tuner.program.language.program import Program
+from tuner.program.language.workload import Workload
 from tuner.schedule.access import values
 from tuner.schedule.product.match.factors import atoms_in, multiplied
 from tuner.schedule.rule import Mismatch, need

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Generic, TypeVar
 
-from tuner.program.expr import Axis, Binary, Extent, Read, reads
-from tuner.program.notation import Stage
+from tuner.program.language.expr import Axis, Binary, Extent, Read, reads
+from tuner.program.language.notation import Stage
+from tuner.program.language.workload import Tensor, Workload
 from tuner.program.target import Hardware
-from tuner.program.workload import Tensor, Workload
 from tuner.schedule.access import axes_of_read, is_plain, values
 from tuner.schedule.product.atom import Atom
 from tuner.schedule.product.atoms import FMA, atoms_of

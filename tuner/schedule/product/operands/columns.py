@@ -14,9 +14,9 @@ from functools import lru_cache, partial
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.program.expr import Axis, Expr, Read, reads
+from tuner.program.language.expr import Axis, Expr, Read, reads
+from tuner.program.language.workload import Workload
 from tuner.program.target import Hardware
-from tuner.program.workload import Workload
 from tuner.schedule.access import Dim, dim_of
 from tuner.schedule.loops.shares import Share, number_of
 from tuner.schedule.product.context import Chunk, EmitContext, Panel, Run

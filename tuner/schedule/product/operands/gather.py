@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial, reduce
 
-from tuner.program.expr import Expr, Read
+from tuner.program.language.expr import Expr, Read
 from tuner.schedule.access import step_of
 from tuner.schedule.loops.reading import NOTHING, Reader
 from tuner.schedule.product.context import Chunk, EmitContext, Panel, Values

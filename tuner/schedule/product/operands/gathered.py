@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tuner.program.expr import Axis, Read, reads
+from tuner.program.language.expr import Axis, Read, reads
 from tuner.schedule.access import stride
 from tuner.schedule.access import values as values_of
 from tuner.schedule.loops.estimates import Floats

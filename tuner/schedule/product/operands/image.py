@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from tuner.program.dtypes import DTYPES
-from tuner.program.expr import Axis, Expr, Read
-from tuner.program.workload import Workload
+from tuner.program.language.dtypes import DTYPES
+from tuner.program.language.expr import Axis, Expr, Read
+from tuner.program.language.workload import Workload
 from tuner.schedule.access import Dim, dim_of
 from tuner.schedule.loops.shares import number_of
 from tuner.schedule.product.context import Chunk, EmitContext, Run, Values

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from tuner.program.expr import Axis, Read
-from tuner.program.workload import Workload
+from tuner.program.language.expr import Axis, Read
+from tuner.program.language.workload import Workload
 from tuner.schedule.layout import PackLayout
 from tuner.schedule.product.context import EmitContext, by_role
 from tuner.schedule.product.match.factors import Factors

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from tuner.program.expr import Axis, Read
+from tuner.program.language.expr import Axis, Read
 from tuner.schedule.product.context import Chunk, EmitContext, Panel, Values, where
 from tuner.schedule.product.match.factors import in_words, is_contiguous
 from tuner.schedule.product.operands import gather

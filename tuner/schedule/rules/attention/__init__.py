@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.errors import IllegalKernel
+from tuner.program.job.task import SearchTask
+from tuner.program.language.workload import Workload
 from tuner.program.target import Target
-from tuner.program.task import SearchTask
-from tuner.program.workload import Workload
 from tuner.schedule.function import kernel_function
 from tuner.schedule.loops.estimates import Floats, call_cycles, feature_table, thread_speedup, volume
 from tuner.schedule.product.axes import default_tile

@@ -6,10 +6,10 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tuner.program.dims import DimExpr
-from tuner.program.expr import COMPARISONS, Axis, Binary, Call, Const, Expr, Neg, Read, axes_of, reads
-from tuner.program.indices import index_dim
-from tuner.program.workload import Workload
+from tuner.program.language.dims import DimExpr
+from tuner.program.language.expr import COMPARISONS, Axis, Binary, Call, Const, Expr, Neg, Read, axes_of, reads
+from tuner.program.language.indices import index_dim
+from tuner.program.language.workload import Workload
 from tuner.schedule.access import lies_along, stride
 from tuner.schedule.product.atoms import FLOATS
 from tuner.schedule.rule import need

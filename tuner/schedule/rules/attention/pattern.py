@@ -18,10 +18,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from tuner.program.expr import Axis, Binary, Call, Const, Expr, Extent, Read, axes_of, reads, rebuild
-from tuner.program.inline import MAX_NODES, node_count, substituted
-from tuner.program.notation import Stage
-from tuner.program.workload import Workload
+from tuner.program.language.expr import Axis, Binary, Call, Const, Expr, Extent, Read, axes_of, reads, rebuild
+from tuner.program.language.inline import MAX_NODES, node_count, substituted
+from tuner.program.language.notation import Stage
+from tuner.program.language.workload import Workload
 from tuner.schedule.access import axes_of_read, is_plain
 from tuner.schedule.rule import Mismatch, matched, need, pattern
 from tuner.schedule.rules.attention.chain import COMPUTED, HIDDEN, Chain, mask_of, need_storage

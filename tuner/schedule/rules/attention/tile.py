@@ -8,9 +8,9 @@ from contextlib import ExitStack, contextmanager
 from copy import copy
 from dataclasses import dataclass
 
-from tuner.program.expr import Expr as Ast
-from tuner.program.expr import Read
-from tuner.program.task import SearchTask
+from tuner.program.job.task import SearchTask
+from tuner.program.language.expr import Expr as Ast
+from tuner.program.language.expr import Read
 from tuner.schedule.function import KernelFunction, dim_expr
 from tuner.schedule.loops.reading import Reader
 from tuner.schedule.loops.shares import Share

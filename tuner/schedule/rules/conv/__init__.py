@@ -25,9 +25,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.errors import IllegalKernel
+from tuner.program.job.task import SearchTask
+from tuner.program.language.workload import Workload
 from tuner.program.target import Hardware, Target
-from tuner.program.task import SearchTask
-from tuner.program.workload import Workload
 from tuner.schedule.access import Dim
 from tuner.schedule.function import kernel_function
 from tuner.schedule.layout import Layout

@@ -23,10 +23,10 @@ from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 
-from tuner.program.dtypes import DTYPES
-from tuner.program.expr import axes_of, reads
-from tuner.program.task import SearchTask
-from tuner.program.workload import Workload
+from tuner.program.job.task import SearchTask
+from tuner.program.language.dtypes import DTYPES
+from tuner.program.language.expr import axes_of, reads
+from tuner.program.language.workload import Workload
 from tuner.schedule.function import KernelFunction, dim_expr
 from tuner.schedule.layout import CutLayout, Layout, PackLayout
 from tuner.schedule.loops.shares import Share, on_threads

@@ -34,11 +34,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.errors import IllegalKernel
-from tuner.program import expr
-from tuner.program.notation import Stage
+from tuner.program.job.task import SearchTask
+from tuner.program.language import expr
+from tuner.program.language.notation import Stage
+from tuner.program.language.workload import Workload
 from tuner.program.target import Target
-from tuner.program.task import SearchTask
-from tuner.program.workload import Workload
 from tuner.schedule.access import is_transcendental
 from tuner.schedule.function import kernel_function
 from tuner.schedule.layout import Layout, PackLayout

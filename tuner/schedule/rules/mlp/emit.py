@@ -24,7 +24,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tuner.program.task import SearchTask
+from tuner.program.job.task import SearchTask
 from tuner.schedule.function import KernelFunction
 from tuner.schedule.loops.shares import Share, in_shares, on_threads
 from tuner.schedule.product.context import Chunk, EmitContext, context_of

@@ -23,15 +23,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.errors import IllegalKernel
-from tuner.program.dims import DimExpr
-from tuner.program.dtypes import FLOATS
-from tuner.program.expr import Axis, Binary, Call, Const, Expr, Extent, Read, axes_of, children, reads, rebuild, walk
-from tuner.program.inline import MAX_NODES, node_count, substituted
-from tuner.program.notation import Stage
-from tuner.program.program import Program
+from tuner.program.job.task import SearchTask
+from tuner.program.language.dims import DimExpr
+from tuner.program.language.dtypes import FLOATS
+from tuner.program.language.expr import (
+    Axis,
+    Binary,
+    Call,
+    Const,
+    Expr,
+    Extent,
+    Read,
+    axes_of,
+    children,
+    reads,
+    rebuild,
+    walk,
+)
+from tuner.program.language.inline import MAX_NODES, node_count, substituted
+from tuner.program.language.notation import Stage
+from tuner.program.language.program import Program
+from tuner.program.language.workload import Workload
 from tuner.program.reference import compute
-from tuner.program.task import SearchTask
-from tuner.program.workload import Workload
 from tuner.schedule.access import values as values_of
 from tuner.schedule.layout import Layout, PackLayout
 from tuner.schedule.product.atoms import FMA, only_fma

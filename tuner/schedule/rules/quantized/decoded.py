@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tuner.program.expr import TRANSCENDENTAL, Axis, Call, Const, Expr, Extent, Read
-from tuner.program.task import SearchTask
+from tuner.program.job.task import SearchTask
+from tuner.program.language.expr import TRANSCENDENTAL, Axis, Call, Const, Expr, Extent, Read
 from tuner.schedule.access import values
 from tuner.schedule.loops.estimates import Floats
 from tuner.schedule.product.context import Chunk, EmitContext, Panel

@@ -25,11 +25,11 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.program.dtypes import DTYPES
-from tuner.program.expr import axes_of
-from tuner.program.rates import Rates
-from tuner.program.task import SearchTask
-from tuner.program.workload import Workload
+from tuner.program.job.task import SearchTask
+from tuner.program.language.dtypes import DTYPES
+from tuner.program.language.expr import axes_of
+from tuner.program.language.workload import Workload
+from tuner.program.target.rates import Rates
 from tuner.schedule.access import values
 from tuner.schedule.function import KernelFunction
 from tuner.schedule.loops.estimates import (

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 from functools import reduce
 from operator import mul
 
-from tuner.program.dtypes import DTYPES
-from tuner.program.expr import Read, axes_of, reads
-from tuner.program.notation import Stage
-from tuner.program.task import SearchTask
-from tuner.program.workload import Tensor
+from tuner.program.job.task import SearchTask
+from tuner.program.language.dtypes import DTYPES
+from tuner.program.language.expr import Read, axes_of, reads
+from tuner.program.language.notation import Stage
+from tuner.program.language.workload import Tensor
 from tuner.schedule.access import looked_up
 from tuner.schedule.function import KernelFunction
 from tuner.schedule.layout import LINE_BYTES

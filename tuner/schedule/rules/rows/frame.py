@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from tuner.program.expr import Axis, Expr, Read, axes_of, reads, rebuild
-from tuner.program.inline import MAX_NODES, node_count, substituted
-from tuner.program.notation import Stage
-from tuner.program.workload import Workload
+from tuner.program.language.expr import Axis, Expr, Read, axes_of, reads, rebuild
+from tuner.program.language.inline import MAX_NODES, node_count, substituted
+from tuner.program.language.notation import Stage
+from tuner.program.language.workload import Workload
 from tuner.schedule.access import reduced_order, values
 from tuner.schedule.rule import Mismatch, need
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from tuner.program.dtypes import DTYPES
-from tuner.program.expr import Axis, Binary, Call, Cast, Const, Expr, Extent, Neg, Read, axes_of, reads, walk
-from tuner.program.notation import Stage
-from tuner.program.shapes import ElementTypes
-from tuner.program.task import SearchTask
-from tuner.program.workload import Workload
+from tuner.program.job.task import SearchTask
+from tuner.program.language.dtypes import DTYPES
+from tuner.program.language.expr import Axis, Binary, Call, Cast, Const, Expr, Extent, Neg, Read, axes_of, reads, walk
+from tuner.program.language.notation import Stage
+from tuner.program.language.shapes import ElementTypes
+from tuner.program.language.workload import Workload
 from tuner.schedule.access import is_transcendental
 from tuner.schedule.loops.estimates import Floats, volume
 from tuner.schedule.rule import Extents, need, pattern

@@ -22,11 +22,11 @@ from dataclasses import replace
 import numpy as np
 
 from tuner.errors import IllegalKernel
-from tuner.program.dtypes import DTYPES
-from tuner.program.notation import Stage
-from tuner.program.rates import Rates
-from tuner.program.task import SearchTask
-from tuner.program.workload import Workload
+from tuner.program.job.task import SearchTask
+from tuner.program.language.dtypes import DTYPES
+from tuner.program.language.notation import Stage
+from tuner.program.language.workload import Workload
+from tuner.program.target.rates import Rates
 from tuner.schedule.access import values
 from tuner.schedule.function import KernelFunction
 from tuner.schedule.loops.estimates import (

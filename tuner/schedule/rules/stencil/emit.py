@@ -12,8 +12,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial, reduce
 
-from tuner.program.expr import Read, axes_of, reads
-from tuner.program.task import SearchTask
+from tuner.program.job.task import SearchTask
+from tuner.program.language.expr import Read, axes_of, reads
 from tuner.schedule.function import KernelFunction, dim_expr
 from tuner.schedule.loops.reading import NOTHING, Index, Nest, Reader, addition, write_outputs
 from tuner.schedule.loops.shares import Share, in_groups_to, in_shares, position_of, product_of

@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tuner.program.expr import Read, axes_of, reads
-from tuner.program.notation import Stage
-from tuner.program.task import SearchTask
-from tuner.program.workload import Workload
+from tuner.program.job.task import SearchTask
+from tuner.program.language.expr import Read, axes_of, reads
+from tuner.program.language.notation import Stage
+from tuner.program.language.workload import Workload
 from tuner.schedule.access import dim_of, lies_along, one_reduction
 from tuner.schedule.loops.estimates import lanes_for
 from tuner.schedule.rule import need, pattern

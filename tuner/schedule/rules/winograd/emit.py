@@ -18,7 +18,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from tuner.program.task import SearchTask
+from tuner.program.job.task import SearchTask
 from tuner.schedule.function import KernelFunction
 from tuner.schedule.loops.shares import on_threads, share_of
 from tuner.schedule.product.context import EmitContext, Indexing, Panel, context_of

@@ -22,11 +22,11 @@ from tests.tuner.schedule.rules.attention.programs import (
     task_of,
 )
 from tuner.library.codegen import compile_candidate
-from tuner.measure.inputs import random_inputs
-from tuner.measure.verify import Case
+from tuner.measure.verification.inputs import random_inputs
+from tuner.measure.verification.verify import Case
+from tuner.program.job.task import SearchTask
 from tuner.program.reference import expected
 from tuner.program.target import Target, native
-from tuner.program.task import SearchTask
 from tuner.schedule.space import MicroKernel
 
 SSE = Target.from_json({"kind": "llvm", "mcpu": "x86-64", "num-cores": 2})

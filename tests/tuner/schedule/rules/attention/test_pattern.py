@@ -20,8 +20,8 @@ from tests.tuner.schedule.rules.attention.programs import (
     task_of,
 )
 from tuner.errors import IllegalKernel
-from tuner.program.build import workload_from_json
-from tuner.program.expr import text_of
+from tuner.program.job.build import workload_from_json
+from tuner.program.language.expr import text_of
 from tuner.schedule import NoMatch, extents_of, rules_of
 from tuner.schedule.rules.attention.chain import Chain, mask_of
 from tuner.schedule.rules.attention.pattern import match

@@ -6,8 +6,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from tuner.program.build import workload_from_json
-from tuner.program.workload import Workload
+from tuner.program.job.build import workload_from_json
+from tuner.program.language.workload import Workload
 
 SIZES = (1, 2, 3, 5, 7, 16, 17, 21)
 

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from tests.compiled import built_problems, runnable
 from tests.shares import diagonal, shares
 from tests.tuner.schedule.rules.conv.random_contractions import contractions
-from tuner.program.build import workload_from_json
+from tuner.program.job.build import workload_from_json
+from tuner.program.job.task import SearchTask
+from tuner.program.language.workload import ShapeVar, Workload
 from tuner.program.target import Target, native
-from tuner.program.task import SearchTask
-from tuner.program.workload import ShapeVar, Workload
 from tuner.schedule import rule_of, rules_of
 from tuner.schedule.product.axes import IN_COPY, IN_IMAGE
 from tuner.schedule.rules.conv import Conv

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tuner.program.build import workload_from_json
-from tuner.program.workload import Workload
+from tuner.program.job.build import workload_from_json
+from tuner.program.language.workload import Workload
 from tuner.schedule import NoMatch
 from tuner.schedule.access import Dim
 from tuner.schedule.product.match.form import Form

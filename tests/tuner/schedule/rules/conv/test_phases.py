@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from tests.compiled import built_problems
 from tests.shares import shares
 from tests.tuner.schedule.rules.conv.test_kernels import RANDOM, SAFE, problems_at, task_of
-from tuner.program.build import workload_from_json
-from tuner.program.workload import Workload
+from tuner.program.job.build import workload_from_json
+from tuner.program.language.workload import Workload
 from tuner.schedule.layout import CutLayout
 from tuner.schedule.product.axes import IN_IMAGE
 from tuner.schedule.product.match.form import Form

@@ -14,10 +14,10 @@ from tests.compiled import built_problems, runnable
 from tests.shares import diagonal, shares
 from tests.tuner.schedule.rules.conv.random_contractions import contractions
 from tests.tuner.schedule.rules.conv.test_kernels import task_of
-from tuner.program.build import workload_from_json
+from tuner.program.job.build import workload_from_json
+from tuner.program.job.task import SearchTask
+from tuner.program.language.workload import Workload
 from tuner.program.target import Target, native
-from tuner.program.task import SearchTask
-from tuner.program.workload import Workload
 from tuner.schedule import NoMatch, rules_of
 from tuner.schedule.product.match.groups import forms_of
 from tuner.schedule.rules.conv import Conv

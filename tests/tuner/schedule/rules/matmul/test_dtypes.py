@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from tests.compiled import built_problems, loaded, runnable
 from tests.shares import diagonal
 from tuner.library.codegen import compile_candidate
-from tuner.program.build import workload_from_json
+from tuner.program.job.build import workload_from_json
+from tuner.program.job.task import SearchTask
+from tuner.program.language.workload import ShapeVar, Workload
 from tuner.program.target import Target, native
-from tuner.program.task import SearchTask
-from tuner.program.workload import ShapeVar, Workload
 from tuner.schedule import NoMatch, layouts_of, rules_of
 from tuner.schedule.rules.matmul import Matmul
 from tuner.schedule.space import MicroKernel

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 import tvm_ffi
 
-from tuner.program.shape_vars import ShapeVar
-from tuner.program.task import SearchTask
+from tuner.program.job.task import SearchTask
+from tuner.program.language.shape_vars import ShapeVar
 from tuner.schedule.rules.matmul import Matmul
 from tuner.schedule.space import MicroKernel
 

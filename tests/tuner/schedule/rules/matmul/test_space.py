@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tuner.errors import IllegalKernel
-from tuner.program.build import workload_from_json
+from tuner.program.job.build import workload_from_json
+from tuner.program.job.task import SearchTask
+from tuner.program.language.workload import ShapeVar
 from tuner.program.target import Target
-from tuner.program.task import SearchTask
-from tuner.program.workload import ShapeVar
 from tuner.schedule import NoMatch, extents_of, rules_for
 from tuner.schedule.layout import PackLayout
 from tuner.schedule.rules.matmul import Matmul

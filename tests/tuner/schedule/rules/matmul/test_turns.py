@@ -7,8 +7,8 @@ import pytest
 from tests.compiled import spills
 from tests.fakes import V3, WIDE, T
 from tuner.errors import IllegalKernel
+from tuner.program.job.task import SearchTask
 from tuner.program.target import Target
-from tuner.program.task import SearchTask
 from tuner.schedule import space_of
 from tuner.schedule.space import MicroKernel, SearchSpace
 

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from tests.compiled import built_problems
 from tests.contract.rule_samples import MLP, SWIGLU
-from tuner.program.build import workload_from_json
+from tuner.program.job.build import workload_from_json
+from tuner.program.job.task import SearchTask
+from tuner.program.language.workload import ShapeVar, Workload
 from tuner.program.target import Target, native
-from tuner.program.task import SearchTask
-from tuner.program.workload import ShapeVar, Workload
 from tuner.schedule import NoMatch, extents_of, rules_of
 from tuner.schedule.rules.mlp import Mlp, emit
 

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from tests.compiled import built_problems, loaded
 from tuner.library.codegen import compile_candidate
-from tuner.program.build import workload_from_json
+from tuner.program.job.build import workload_from_json
+from tuner.program.job.task import SearchTask
+from tuner.program.language.workload import ShapeVar, Workload
 from tuner.program.reference import compute
 from tuner.program.target import native
-from tuner.program.task import SearchTask
-from tuner.program.workload import ShapeVar, Workload
 from tuner.schedule import NoMatch, rules_of
 from tuner.schedule.layout import row_major
 from tuner.schedule.rules.moe import Moe

@@ -11,10 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.compiled import built_problems
-from tuner.program.build import make_workload, workload_from_json
+from tuner.program.job.build import make_workload, workload_from_json
+from tuner.program.job.task import SearchTask
+from tuner.program.language.workload import ShapeVar, Workload
 from tuner.program.target import Target, native
-from tuner.program.task import SearchTask
-from tuner.program.workload import ShapeVar, Workload
 from tuner.schedule import NoMatch, rules_of
 from tuner.schedule.layout import PackLayout
 from tuner.schedule.rules.quantized import Quantized, match

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from tuner.program.build import make_workload, workload_from_json
-from tuner.program.shape_vars import ShapeVar
+from tuner.program.job.build import make_workload, workload_from_json
+from tuner.program.job.task import SearchTask
+from tuner.program.language.shape_vars import ShapeVar
+from tuner.program.language.workload import Workload
 from tuner.program.target import Target, native
-from tuner.program.task import SearchTask
-from tuner.program.workload import Workload
 
 SOFTMAX = "top[m] = max(n) x[m, n]\ne[m, n] = exp(x[m, n] - top[m])\nz[m] = sum(n) e[m, n]\nout[m, n] = e[m, n] / z[m]"
 LOG_SOFTMAX = "top[m] = max(n) x[m, n]\nz[m] = sum(n) exp(x[m, n] - top[m])\nout[m, n] = x[m, n] - top[m] - log(z[m])"

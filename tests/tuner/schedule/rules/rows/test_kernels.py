@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from tests.compiled import built_problems, loaded
 from tests.tuner.schedule.rules.rows.programs import LOG_SOFTMAX, SOFTMAX, operator, task_of, workload
 from tuner.library.codegen import compile_candidate
-from tuner.measure.verify import difference
+from tuner.measure.verification.verify import difference
+from tuner.program.language.workload import Workload
 from tuner.program.reference import expected
 from tuner.program.target import Target
-from tuner.program.workload import Workload
 from tuner.schedule import default_kernel, space_of
 
 OPERATORS = ("softmax", "layer_norm", "rms_norm", "reduce_max")

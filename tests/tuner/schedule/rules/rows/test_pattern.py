@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.tuner.schedule.rules.rows.programs import LOG_SOFTMAX, SOFTMAX, operator, task_of, workload
-from tuner.program.workload import Workload
+from tuner.program.language.workload import Workload
 from tuner.schedule import NoMatch, rules_of
 from tuner.schedule.rule import matched
 from tuner.schedule.rules.rows.passes import RowProgram, match

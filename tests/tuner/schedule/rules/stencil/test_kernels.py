@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from tests.compiled import built_problems, loaded
 from tuner.library.codegen import compile_candidate
-from tuner.measure.verify import difference
-from tuner.program.build import workload_from_json
+from tuner.measure.verification.verify import difference
+from tuner.program.job.build import workload_from_json
+from tuner.program.job.task import SearchTask
+from tuner.program.language.shape_vars import ShapeVar
 from tuner.program.reference import expected
-from tuner.program.shape_vars import ShapeVar
 from tuner.program.target import Target, native
-from tuner.program.task import SearchTask
 from tuner.schedule import default_kernel, rules_of, space_of
 
 AVX2 = Target.from_json({"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 2})

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tuner.program.build import make_workload, workload_from_json
+from tuner.program.job.build import make_workload, workload_from_json
 from tuner.schedule.rule import NoMatch
 from tuner.schedule.rules.stencil.pattern import Slide, WindowProgram, match
 

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tuner.program.build import workload_from_json
-from tuner.program.shape_vars import ShapeVar
+from tuner.program.job.build import workload_from_json
+from tuner.program.job.task import SearchTask
+from tuner.program.language.shape_vars import ShapeVar
+from tuner.program.language.workload import Workload
 from tuner.program.target import Target
-from tuner.program.task import SearchTask
-from tuner.program.workload import Workload
 from tuner.schedule import NoMatch, extents_of
 from tuner.schedule.rules.winograd import LINES, Convolution, Winograd, match
 

@@ -1,0 +1,398 @@
+"""Devices join by tokens: real trackers, device servers and sessions, on SQLite."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from sqlalchemy import update
+
+from tests.measuring import TASK, request, wait_for
+from tuner.device_auth import credential_of, new_nonce, stored_key_of
+from tuner.measure import DeviceLost
+from tuner.measure.child import Child, ChildFailed
+from tuner.measure.device.signer import TOKEN
+from tuner.measure.network.connecting import Connected, Tracker
+from tuner.measure.rpc_names import DESCRIBE, JOIN, OPEN, device_key
+from tuner.measure.runners.rpc import RpcRunner
+from tuner.storage import RefusedDevice
+from tuner.storage.sql import SqlStorage, open_storage
+from tuner.storage.sql.columns import later
+from tuner.storage.sql.schema import device_tokens
+from worker.device_server import start_device
+from worker.devices.admission import TokenRule
+from worker.devices.registry import DeviceList
+from worker.tracker import start_tracker
+
+HOUR_S = 3600.0
+NONCE = new_nonce()
+OVERHEARD = "swd_0123456789ab_" + 43 * "x"
+Address = tuple[str, int]
+Serve = Callable[..., AbstractContextManager[Child]]
+
+
+@pytest.fixture
+def storage(sqlite_url: str) -> Iterator[SqlStorage]:
+    opened = open_storage(sqlite_url)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture(scope="module")
+def empty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Address]:
+    """A tracker without devices: those of each test end with it."""
+    with start_tracker(data_dir=tmp_path_factory.mktemp("tracker")) as served:
+        yield ("127.0.0.1", served.port)
+
+
+@pytest.fixture
+def serve(empty: Address, tmp_path: Path) -> Serve:
+    def start(device_id: str = "board", token: str | None = None, key: str = "rack") -> Child:
+        return start_device(empty, key, device_id=device_id, data_dir=tmp_path, token=token)
+
+    return start
+
+
+def listed(storage: SqlStorage, tracker: Address, tokens: TokenRule = TokenRule.AUTO) -> DeviceList:
+    return DeviceList(storage, Tracker(*tracker), tokens=tokens, every_s=0.0, refused_s=0.0)
+
+
+def expire(storage: SqlStorage) -> None:
+    with storage._database.write() as connection:
+        connection.execute(update(device_tokens).values(expires_at=later(-1.0)))
+
+
+def refused(storage: SqlStorage, devices: DeviceList) -> RefusedDevice:
+    """The one device that the list refuses, once it does."""
+    wait_for(lambda: devices.refresh() == {} and bool(storage.list_refused_devices()))
+    (found,) = storage.list_refused_devices()
+    return found
+
+
+def measure(devices: DeviceList) -> Any:
+    ((address, known),) = devices.present("rack").items()
+    runner = RpcRunner(lambda life_s, interrupted: devices.session(known, address, life_s, interrupted))
+    try:
+        (result,) = runner.run(TASK, [request()])
+    finally:
+        runner.close()
+    return result
+
+
+def test_a_device_with_the_right_token_joins_and_measures(storage: SqlStorage, empty: Address, serve: Serve) -> None:
+    token, text = storage.create_device_token("rack", HOUR_S)
+    devices = listed(storage, empty)
+    with serve(token=text):
+        wait_for(lambda: devices.refresh() == {"rack": 1})
+        result = measure(devices)
+        assert (result.ok, result.device) == (True, "board")
+    (device,) = storage.list_devices()
+    assert device.joined is not None and device.joined.token_id == token.id
+    assert storage.list_device_tokens()[0].last_used_at is not None
+    assert storage.list_refused_devices() == ()
+
+
+def test_a_device_without_a_token_is_refused_and_holds_up_nobody(
+    storage: SqlStorage, empty: Address, serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
+    _, text = storage.create_device_token("rack", HOUR_S)
+    devices = listed(storage, empty)
+    with serve("bare"):
+        found = refused(storage, devices)
+        assert (found.id, found.key) == ("bare", "rack")
+        assert found.reason.startswith("it brings no token; make one by `shapewright device-tokens create")
+        for _ in range(3):
+            devices.refresh()
+        assert caplog.text.count("device bare at 127.0.0.1:") == 1
+        with serve("board", text), serve("free", key="other"):
+            wait_for(lambda: devices.refresh() == {"rack": 1, "other": 1})
+            assert measure(devices).ok
+        assert {device.id for device in storage.list_devices()} == {"board", "free"}
+
+
+FURTHER = [pytest.param(case, marks=pytest.mark.soak) for case in ("revoked", "other key", "unknown")]
+
+
+@pytest.mark.parametrize("case", ["expired", "forged", *FURTHER])
+def test_a_wrong_token_is_refused_with_the_reason(storage: SqlStorage, empty: Address, serve: Serve, case: str) -> None:
+    storage.create_device_token("rack", HOUR_S)
+    token, text = storage.create_device_token("rack" if case != "other key" else "edge", HOUR_S)
+    says = {
+        "expired": f"its token {token.id} has expired at ",
+        "revoked": f"its token {token.id} was revoked at ",
+        "other key": f"its token {token.id} is for devices of key 'edge'",
+        "unknown": "its token dt-0123456789ab is not known to this database",
+        "forged": f"it cannot prove that it has the token {token.id}",
+    }[case]
+    if case == "expired":
+        expire(storage)
+    if case == "revoked":
+        storage.revoke_device_token(token.id)
+    prefix, number, secret = text.split("_", 2)
+    text = {"unknown": f"{prefix}_0123456789ab_{secret}", "forged": f"{prefix}_{number}_another"}.get(case, text)
+    with serve(token=text):
+        assert refused(storage, listed(storage, empty)).reason.startswith(says)
+    assert storage.list_devices() == ()
+
+
+def test_which_devices_need_a_token_is_a_setting(storage: SqlStorage, empty: Address, serve: Serve) -> None:
+    with serve():
+        free = listed(storage, empty)
+        wait_for(lambda: free.refresh() == {"rack": 1})
+        strict = listed(storage, empty, TokenRule.REQUIRED)
+        assert refused(storage, strict).id == "board"
+        assert free.refresh() == {"rack": 1}
+        storage.create_device_token("other", HOUR_S)
+        storage.create_device_token("rack", HOUR_S, required=False)
+        assert free.refresh() == {"rack": 1}
+        # From the next look on, for those that are there as well.
+        token, _ = storage.create_device_token("rack", HOUR_S)
+        wait_for(lambda: free.refresh() == {})
+        # A token that was revoked opens nothing.
+        storage.revoke_device_token(token.id)
+        assert free.refresh() == {}
+        off = listed(storage, empty, TokenRule.OFF)
+        wait_for(lambda: off.refresh() == {"rack": 1})
+
+
+def test_an_expired_token_ends_no_device_that_has_joined_but_lets_no_other_join(
+    storage: SqlStorage, empty: Address, serve: Serve
+) -> None:
+    _, text = storage.create_device_token("rack", HOUR_S)
+    devices = listed(storage, empty)
+    with serve(token=text):
+        wait_for(lambda: devices.refresh() == {"rack": 1})
+        expire(storage)
+        assert devices.refresh() == {"rack": 1}
+        assert measure(devices).ok
+        # Another worker, or this one after a restart.
+        again = listed(storage, empty)
+        wait_for(lambda: again.refresh() == {"rack": 1})
+        assert measure(again).ok
+    wait_for(lambda: devices.refresh() == {})
+    with serve(token=text):
+        assert "has expired at" in refused(storage, devices).reason
+
+
+def test_a_revoked_token_ends_the_devices_that_joined_by_it(storage: SqlStorage, empty: Address, serve: Serve) -> None:
+    token, text = storage.create_device_token("rack", HOUR_S)
+    devices = listed(storage, empty)
+    with serve(token=text):
+        wait_for(lambda: devices.refresh() == {"rack": 1})
+        ((address, known),) = devices.present("rack").items()
+        storage.revoke_device_token(token.id)
+        assert "was revoked at" in refused(storage, devices).reason
+        with pytest.raises(DeviceLost, match=r"device board was refused: its token dt-\w+ was revoked"):
+            devices.session(known, address, 20.0, lambda: False)
+        # A fresh one takes its place.
+        _, text = storage.create_device_token("rack", HOUR_S)
+    with serve(token=text):
+        wait_for(lambda: devices.refresh() == {"rack": 1})
+
+
+def started_again(tracker: Address, directory: Path, port: int) -> Child:
+    """At the port of a device that has just ended, which may be taken for a while."""
+    deadline = time.monotonic() + 30.0
+    while True:
+        try:
+            return start_device(tracker, "rack", device_id="board", data_dir=directory, port=port)
+        except ChildFailed:
+            assert time.monotonic() < deadline, f"port {port} stayed taken"
+
+
+@pytest.mark.soak
+def test_a_device_that_is_restarted_without_its_token_gets_no_session(
+    storage: SqlStorage, empty: Address, tmp_path: Path
+) -> None:
+    _, text = storage.create_device_token("rack", HOUR_S)
+    devices = listed(storage, empty)
+    with start_device(empty, "rack", device_id="board", data_dir=tmp_path, token=text) as first:
+        wait_for(lambda: devices.refresh() == {"rack": 1})
+        port = first.port
+    with started_again(empty, tmp_path, port):
+        # At the same place, before the list has looked again.
+        with pytest.raises(DeviceLost, match="device board was refused: it brings no token"):
+            measure(devices)
+        assert devices.counts() == {}
+    assert storage.list_devices()[0].failures == 0, "whoever claims an id does not quarantine the device that has it"
+
+
+def test_another_server_under_a_devices_key_gets_none_of_its_work(
+    storage: SqlStorage, empty: Address, serve: Serve
+) -> None:
+    _, text = storage.create_device_token("rack", HOUR_S)
+    devices = listed(storage, empty)
+    with serve(token=text):
+        wait_for(lambda: devices.refresh() == {"rack": 1})
+        with serve():
+            wait_for(lambda: Tracker(*empty).free(device_key("rack", "board")) == 2)
+            assert measure(devices).ok
+            assert measure(devices).ok
+            wait_for(lambda: devices.refresh() == {"rack": 1} and bool(storage.list_refused_devices()))
+        assert devices.counts() == {"rack": 1}
+
+
+# -- what goes over the wire ------------------------------------------------------------------------------------------
+class Relay:
+    """A session whose device answers with what another answered, or with what it is told to."""
+
+    def __init__(self, answers: dict[str, str]) -> None:
+        self.answers = dict(answers)
+        self.address = ("10.0.0.66", 9091)
+        self.hung_up = False
+
+    def call(self, function: str, *args: Any) -> Any:
+        if function not in self.answers:
+            # As TVM has it.
+            raise AttributeError(f"Cannot find function {function}")
+        return self.answers[function]
+
+    def hang_up(self) -> None:
+        self.hung_up = True
+
+
+class Relayed(Tracker):
+    """A tracker whose one device is a relay."""
+
+    def __init__(self, relay: Relay) -> None:
+        super().__init__("127.0.0.1", 9)
+        self.relay = relay
+
+    def servers(self) -> list[tuple[str, Address]]:
+        return [(device_key("rack", "board"), self.relay.address)]
+
+    def free(self, key: str) -> int:
+        return 1
+
+    def request(self, *args: Any, **more: Any) -> Connected:
+        return self.relay  # type: ignore[return-value]
+
+
+@pytest.fixture(scope="module")
+def answers(empty: Address, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What a device with the token OVERHEARD told a worker."""
+    directory = tmp_path_factory.mktemp("overheard")
+    with start_device(empty, "rack", device_id="board", data_dir=directory, token=OVERHEARD):
+        return overheard(empty)
+
+
+def keep(storage: SqlStorage, text: str) -> None:
+    """Make a token that is known already."""
+    token, _ = storage.create_device_token("rack", HOUR_S)
+    changed = {"id": credential_of(text).token_id, "stored_key": stored_key_of(text)}
+    with storage._database.write() as connection:
+        connection.execute(update(device_tokens).where(device_tokens.c.id == token.id).values(**changed))
+
+
+def overheard(empty: Address) -> dict[str, str]:
+    """What a device tells a worker."""
+    client = Tracker(*empty)
+    wait_for(lambda: client.free(device_key("rack", "board")) == 1)
+    connected = client.request(device_key("rack", "board"), 20.0, 10.0)
+    answers = {DESCRIBE: connected.call(DESCRIBE), JOIN: connected.call(JOIN, NONCE)}
+    connected.hang_up()
+    return answers
+
+
+def relayed(storage: SqlStorage, answers: dict[str, str]) -> tuple[Relay, RefusedDevice]:
+    relay = Relay(answers)
+    return relay, refused(storage, DeviceList(storage, Relayed(relay), every_s=0.0))
+
+
+def test_an_answer_that_was_overheard_is_refused(storage: SqlStorage, answers: dict[str, str]) -> None:
+    keep(storage, OVERHEARD)
+    relay, found = relayed(storage, answers)
+    assert found.reason.startswith("it cannot prove that it has the token dt-0123456789ab")
+    assert found.address == "10.0.0.66:9091"
+    assert relay.hung_up
+
+
+def test_an_answer_to_the_nonce_of_now_is_not(
+    storage: SqlStorage, answers: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So it is the nonce, and nothing else, that the test above fails by."""
+    keep(storage, OVERHEARD)
+    monkeypatch.setattr("worker.devices.admission.new_nonce", lambda: NONCE)
+    devices = DeviceList(storage, Relayed(Relay(answers)), every_s=0.0)
+    assert devices.refresh() == {"rack": 1}
+
+
+def test_a_proof_is_of_the_device_that_made_it(storage: SqlStorage, answers: dict[str, str]) -> None:
+    keep(storage, OVERHEARD)
+    told = json.loads(answers[JOIN])
+    told["claim"]["id"] = "another"
+    _, found = relayed(storage, {**answers, JOIN: json.dumps(told)})
+    assert found.reason.startswith("it claims to be 'another' of key 'rack'")
+
+
+@pytest.mark.parametrize("answer", ["", "[]", "{}", "null", '{"claim": {}}', '{"claim": {"x": 1}, "token": 1}', "7"])
+def test_strange_answers_are_refusals(storage: SqlStorage, answers: dict[str, str], answer: str) -> None:
+    keep(storage, OVERHEARD)
+    _, found = relayed(storage, {**answers, JOIN: answer})
+    assert found.reason.startswith(("its answer about its token cannot be read", "it does not answer for its token"))
+
+
+def test_a_device_of_before_there_were_tokens_is_told_to_be_brought_up_to_date(
+    storage: SqlStorage, answers: dict[str, str]
+) -> None:
+    keep(storage, OVERHEARD)
+    relay = Relay(answers)
+    del relay.answers[JOIN]
+    found = refused(storage, DeviceList(storage, Relayed(relay), every_s=0.0))
+    assert found.reason == "it knows no join tokens: bring it to the worker's version"
+
+
+# -- what a candidate finds -------------------------------------------------------------------------------------------
+def test_the_token_is_in_no_process_that_candidates_are_forked_from(
+    storage: SqlStorage, empty: Address, serve: Serve
+) -> None:
+    _, text = storage.create_device_token("rack", HOUR_S)
+    with serve(token=text) as device:
+        server = psutil.Process(device.pid)
+        assert text not in " ".join(server.cmdline()) + str(server.environ())
+        assert TOKEN not in server.environ()
+        assert text.encode() not in memory_of(device.pid)
+        (signer,) = server.children()
+        # Root sees it, the user of the device does not: it belongs to root now, whoever runs it.
+        assert Path(f"/proc/{signer.pid}/mem").stat().st_uid == 0
+    wait_for(lambda: not signer.is_running() or signer.status() == psutil.STATUS_ZOMBIE)
+
+
+def memory_of(pid: int) -> bytes:
+    """What a process has written to its own memory."""
+    found = bytearray()
+    with Path(f"/proc/{pid}/mem").open("rb", 0) as memory:
+        for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+            place, access = line.split()[:2]
+            start, end = (int(each, 16) for each in place.split("-"))
+            if access.startswith("rw") and "[v" not in line and end - start < 2**30:
+                memory.seek(start)
+                found += memory.read(end - start)
+    return bytes(found)
+
+
+def test_a_session_that_is_prepared_for_candidates_proves_nothing(empty: Address, serve: Serve) -> None:
+    with serve(token=OVERHEARD):
+        key = device_key("rack", "board")
+        client = Tracker(*empty)
+        wait_for(lambda: client.free(key) == 1)
+        connected = client.request(key, 20.0, 10.0)
+        assert "proof" in json.loads(connected.call(JOIN, new_nonce()))
+        connected.call(OPEN, json.dumps(TASK.to_json()))
+        assert set(json.loads(connected.call(JOIN, new_nonce()))) == {"claim"}
+        connected.hang_up()
+        # The next session does again.
+        again = client.request(key, 20.0, 10.0)
+        assert "proof" in json.loads(again.call(JOIN, new_nonce()))
+        again.hang_up()
+
+
+def test_a_device_without_a_token_says_what_it_is_and_no_more(empty: Address, serve: Serve) -> None:
+    with serve():
+        assert set(json.loads(overheard(empty)[JOIN])) == {"claim"}

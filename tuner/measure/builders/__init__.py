@@ -1,0 +1,1 @@
+"""Builders: candidates are compiled in child processes of this one."""

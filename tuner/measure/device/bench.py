@@ -1,0 +1,226 @@
+"""What happens on the device: candidates are loaded, verified and timed in one process that may die of any of them.
+
+The functions that ``register`` makes known are called by RpcRunner over TVM RPC, each session in a process of its
+own, so a Bench lives as long as a session.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import tvm
+import tvm_ffi
+
+from tuner.library.package import ENTRY
+from tuner.measure.device.signer import Signer
+from tuner.measure.machine import failure_kind, told
+from tuner.measure.roof import measure_roof
+from tuner.measure.roof.levels import measure_levels
+from tuner.measure.rpc_names import BASELINES, DESCRIBE, JOIN, LEVELS, OPEN, PREPARE, TRIAL, VERIFY
+from tuner.measure.sandbox.confinement import Appetite
+from tuner.measure.sandbox.limits import time_limit
+from tuner.measure.tensors import tensor_of
+from tuner.measure.timing.baselines import MIN_CALLS, measure_baselines
+from tuner.measure.timing.protocol import Anchor, Timed, Timer
+from tuner.measure.verification.guarded import Array, Guarded
+from tuner.measure.verification.inputs import Domain, Made, domain_of, random_array
+from tuner.measure.verification.verify import Case, cases
+from tuner.program.job.task import SearchTask
+from tuner.program.language.workload import JsonObject, WorkloadInstance
+from tuner.program.target import native
+from tuner.program.target.calibration import Levels
+from tuner.records import Baselines, ErrorKind, Roof
+from tuner.schedule import layouts_of
+from tuner.schedule.layout import Layout
+from tuner.schedule.space import MicroKernel
+
+BEFORE = "shapewright.before_sample"
+MAX_ERROR = 2000
+GREEDY = 99
+"""The exit code of a session that a candidate has left too little of."""
+
+
+class Bench:
+    """Measures candidates of one search task in this process. Inputs and references are made once and kept: those that
+    every candidate is verified at by ``prepare``, or at the first trial."""
+
+    def __init__(self, task: SearchTask, directory: Path) -> None:
+        # Read by TVM when it starts its thread pool, at the first parallel loop of the first candidate.
+        os.environ["TVM_NUM_THREADS"] = str(task.threads)
+        self._task = task
+        self._directory = directory
+        self._made: Made = {}
+        self._cases: list[Case] | None = None
+        self._arrays: dict[tuple[str, tuple[int, ...], Domain, Layout | None], Array] = {}
+        self._anchor = Anchor()
+        self._timer = Timer(self._anchor.seconds)
+        self._loaded = 0
+        self._appetite, self._own_before = Appetite(), 0
+
+    def prepare(self) -> list[Case]:
+        """The cases that every candidate is verified at, made at the first call."""
+        if self._cases is None:
+            self._cases = cases(self._task.workload, self._made)
+            # What they take is no candidate's.
+            self._appetite, self._own_before = Appetite(), self._own_bytes()
+        return self._cases
+
+    def trial(self, kernel: MicroKernel, binary: bytes, shapes: Sequence[Mapping[str, int]]) -> list[JsonObject]:
+        """Verify a candidate and time it on each of ``shapes``: the facts of a MeasureResult for each."""
+        try:
+            module = self._load(binary)
+            layouts = layouts_of(self._task, kernel)
+            problem = self._verify(module[ENTRY], layouts)
+        except Exception as error:  # a candidate that raises is a result
+            return [_raised(error) for _ in shapes]
+        if problem:
+            return [_failure(ErrorKind.WRONG, problem) for _ in shapes]
+        return [self._timed(module, layouts, self._task.workload.dims(shape)) for shape in shapes]
+
+    def verify(self, kernel: MicroKernel, binary: bytes, dims: Mapping[str, int]) -> str | None:
+        """What is wrong with a build at these values of the workload's symbols; None if nothing is."""
+        try:
+            call = self._load(binary)[ENTRY]
+            return self._check(call, layouts_of(self._task, kernel), Case.of(self._task.workload, dims, self._made))
+        except Exception as error:  # a build that raises is a result
+            return told(error)[:MAX_ERROR]
+
+    def baselines(self, instances: Sequence[WorkloadInstance], binary: bytes) -> Baselines:
+        """The device's roof, measured with ``binary``, and NumPy's products at these instances."""
+        module = self._load(binary)
+
+        def roof(timer: Timer) -> Roof:
+            return measure_roof(module, native(), self._task.threads, timer)
+
+        return measure_baselines(self._task, instances, self._array, self._anchor.seconds, roof)
+
+    def levels(self, binary: bytes) -> Levels:
+        """The device's peak and what it reads from each level, measured with ``binary``."""
+        timer = Timer(self._anchor.seconds, least=MIN_CALLS - 1, again=0)
+        return measure_levels(self._load(binary), native(), self._task.threads, timer)
+
+    def end_if_greedy(self) -> None:
+        """End this process if candidates hold what the next one needs: the last one is blamed, as for a crash."""
+        if problem := self._appetite.excess(self._own_bytes() - self._own_before):
+            sys.stderr.write(f"the session is ended by its last candidate: {problem}\n")
+            sys.stderr.flush()
+            os._exit(GREEDY)
+
+    def _own_bytes(self) -> int:
+        return sum(array.nbytes for array in (*self._arrays.values(), *self._made.values()))
+
+    def _load(self, binary: bytes) -> Any:
+        # Each under a name of its own: the loader takes a known path for a library that it has already.
+        self._loaded += 1
+        path = self._directory / f"candidate{self._loaded}.so"
+        path.write_bytes(binary)
+        try:
+            return tvm.runtime.load_module(str(path))
+        finally:
+            path.unlink()
+
+    def _verify(self, call: Callable[..., object], layouts: Mapping[str, Layout]) -> str | None:
+        problems = (self._check(call, layouts, case) for case in self.prepare())
+        return next((problem for problem in problems if problem), None)
+
+    def _check(self, call: Callable[..., object], layouts: Mapping[str, Layout], case: Case) -> str | None:
+        inputs = [
+            layouts[tensor.name].pack(array) if tensor.name in layouts else array
+            for tensor, array in zip(self._task.workload.inputs, case.inputs, strict=True)
+        ]
+        return case.check(inputs, lambda operands: call(*map(tensor_of, operands)))
+
+    def _timed(self, module: Any, layouts: Mapping[str, Layout], dims: Mapping[str, int]) -> JsonObject:
+        names = [tensor.name for tensor in self._task.workload.operands]
+
+        def sample(number: int, repeat: int, before: Callable[[], None]) -> tuple[float, ...]:
+            tvm_ffi.register_global_func(BEFORE, lambda *_: before(), override=True)
+            timer = module.time_evaluator(ENTRY, tvm.cpu(), number=number, repeat=repeat, f_preproc=BEFORE)
+            return tuple(timer(*operands).results)
+
+        try:
+            operands = [tensor_of(self._array(name, dims, layouts.get(name))) for name in names]
+            call = module[ENTRY]
+            timed: Timed = self._timer.measure(lambda: call(*operands), sample)
+        except Exception as error:  # a candidate that raises is a result; so are instances beyond the limit of memory
+            return _raised(error)
+        return {"latency_s": timed.latency_s, "samples_s": timed.samples_s, "anchor_s": timed.anchor_s}
+
+    def _array(self, name: str, dims: Mapping[str, int], layout: Layout | None = None) -> Array:
+        """An aligned array of random values for a tensor of the program, packed by ``layout``; kept for other calls."""
+        tensor = self._task.workload.tensors[name]
+        domain = domain_of(self._task.workload, name, dims)
+        key = (name, tensor.shape(dims), domain, layout)
+        if key not in self._arrays:
+            values = random_array(name, tensor.shape(dims), tensor.dtype, domain)
+            self._arrays[key] = Guarded.copy_of(layout.pack(values) if layout else values).array
+        return self._arrays[key]
+
+
+def register(describe: Callable[[], JsonObject], signer: Signer) -> None:
+    """Make the functions of a device known to TVM RPC. Call before serving; sessions inherit them."""
+    open_bench: list[Bench] = []
+
+    def start(request: str) -> str:
+        """Begin with one task."""
+        signer.close()
+        open_bench[:] = [Bench(SearchTask.from_json(json.loads(request)), Path.cwd())]
+        return json.dumps(describe())
+
+    def limited(request: str, work: Callable[[Bench, JsonObject], object]) -> str:
+        """Do ``work``; the process ends (SIGALRM) if that takes longer than the request's limit_s."""
+        data = json.loads(request)
+        with time_limit(data["limit_s"]):
+            answer = json.dumps(work(open_bench[0], data))
+            open_bench[0].end_if_greedy()
+            return answer
+
+    def prepare(request: str, _: bytes) -> str:
+        """Make what candidates are verified with: large weights take longer than a trial may."""
+        return limited(request, lambda bench, _: len(bench.prepare()))
+
+    def trial(request: str, binary: bytes) -> str:
+        """Measure one candidate on the request's shapes."""
+        return limited(request, lambda bench, data: bench.trial(_kernel(data), bytes(binary), data["shapes"]))
+
+    def verify(request: str, binary: bytes) -> str:
+        """Check one build at the request's values of the symbols."""
+        return limited(request, lambda bench, data: bench.verify(_kernel(data), bytes(binary), data["dims"]))
+
+    def baselines(request: str, binary: bytes) -> str:
+        """Measure what the task's kernels are compared with, at the request's instances; the roof with ``binary``."""
+        return limited(request, lambda bench, data: bench.baselines(_instances(data), bytes(binary)).to_json())
+
+    def levels(request: str, binary: bytes) -> str:
+        """Measure the device's peak and what it reads from each level of memory, with ``binary``."""
+        return limited(request, lambda bench, _: bench.levels(bytes(binary)).to_json())
+
+    tvm_ffi.register_global_func(OPEN, start, override=True)
+    tvm_ffi.register_global_func(PREPARE, prepare, override=True)
+    tvm_ffi.register_global_func(TRIAL, trial, override=True)
+    tvm_ffi.register_global_func(VERIFY, verify, override=True)
+    tvm_ffi.register_global_func(BASELINES, baselines, override=True)
+    tvm_ffi.register_global_func(LEVELS, levels, override=True)
+    tvm_ffi.register_global_func(JOIN, lambda nonce: json.dumps(signer.answer(nonce)), override=True)
+    tvm_ffi.register_global_func(DESCRIBE, lambda: json.dumps(describe()), override=True)
+
+
+def _kernel(data: JsonObject) -> MicroKernel:
+    return MicroKernel.from_json(data["kernel"])
+
+
+def _instances(data: JsonObject) -> list[WorkloadInstance]:
+    return [WorkloadInstance.from_json(instance) for instance in data["instances"]]
+
+
+def _raised(error: Exception) -> JsonObject:
+    return _failure(failure_kind(error, ErrorKind.WRONG), f"{type(error).__name__}: {error}")
+
+
+def _failure(kind: ErrorKind, message: str) -> JsonObject:
+    return {"error_kind": kind.value, "error": message[-MAX_ERROR:]}

@@ -1,0 +1,1 @@
+"""Connections with trackers and devices: addresses, sessions with deadlines, tunnels."""

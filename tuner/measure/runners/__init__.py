@@ -1,0 +1,1 @@
+"""Runners: candidates go to devices over TVM RPC, or to simulated ones."""

@@ -1,0 +1,58 @@
+"""A private device on this machine: an RPC server in a child process that no tracker knows."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+
+from tuner.measure._base import DeviceLost, never
+from tuner.measure.child import Child
+from tuner.measure.network.connecting import Connected, connect_server
+from tuner.measure.processes import DEVICE
+from tuner.measure.sandbox.confinement import clean_environment
+
+MODULE = "tuner.measure.device.process"
+WAIT_S = 20.0
+
+
+class LocalDevice:
+    """Starts the server; ``connect`` opens a session on it, and starts another server if this one has died.
+
+    ``options`` are those of its module.
+    """
+
+    def __init__(self, data_dir: Path | None = None, options: Sequence[str] = ()) -> None:
+        self._data_dir = data_dir
+        self.options = tuple(options)
+        self._lock = threading.Lock()
+        self._child = self._start()
+
+    @property
+    def pid(self) -> int:
+        return self._child.pid
+
+    def connect(self, session_timeout_s: float, interrupted: Callable[[], bool] = never) -> Connected:
+        """A session that the server ends after ``session_timeout_s``. Raises DeviceLost, Interrupted."""
+        with self._lock:
+            if not self._child.alive():
+                self._child.stop()
+                self._child = self._start()
+        address = ("127.0.0.1", self._child.port)
+        session = connect_server(*address, "", session_timeout_s, WAIT_S, interrupted)
+        if session is None:
+            raise DeviceLost(f"the device's process (pid {self.pid}) does not answer on port {self._child.port}")
+        return Connected(session, address)
+
+    def close(self) -> None:
+        self._child.stop()
+
+    def _start(self) -> Child:
+        return Child(MODULE, self.options, data_dir=self._data_dir, environment=clean_environment(DEVICE))
+
+    def __enter__(self) -> LocalDevice:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()

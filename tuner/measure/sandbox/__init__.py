@@ -1,0 +1,1 @@
+"""What a candidate may use of the machine: memory, files, processes, system calls."""

@@ -1,0 +1,1 @@
+"""How latencies are measured, and what they are compared with."""

@@ -1,0 +1,165 @@
+"""The catalogue of operators: each is a few lines of the programs' own notation, with parameters.
+
+An entry's ``program`` and ``extents`` are templates. ``args`` are extents (dims over shape variables), ``settings`` are
+constants with defaults, put into the templates by name. ``docs/extending.md`` shows how an operator is added.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from tuner.errors import InvalidInput, shown
+from tuner.program.catalogue.convolutions import SPATIAL, conv, conv_transpose
+from tuner.program.catalogue.operators import CAUSAL, EPS, GROUP, SCALE, WINDOW, Epilogue, Op, Setting, Values
+from tuner.program.language.dims import DimExpr
+
+__all__ = ["EPILOGUES", "OPS", "Epilogue", "Op", "Setting", "op_named"]
+
+_PLANE = SPATIAL[2]
+
+
+def _attention(args: Mapping[str, DimExpr], settings: Values) -> Values:
+    scale = settings["scale"]
+    if scale is None:
+        if args["d"].constant is None:
+            raise InvalidInput("args.scale", f"d={args['d']} is dynamic, so 1/sqrt(d) is no constant", "give scale")
+        scale = 1.0 / math.sqrt(max(args["d"].constant, 1))
+    scaled = f"{scale!r} * dots[b, h, i, j]"
+    hidden = f"where(j <= i + (extent(j) - extent(i)), {scaled}, -inf)"
+    return {"scores": hidden if settings["causal"] else scaled}
+
+
+OPS: Mapping[str, Op] = {
+    op.name: op
+    for op in (
+        Op(
+            "dense", "out[m, n] = x[m, k] . w[n, k]^T; the weight w is constant: library.pack(w) packs it once",
+            ("m", "n", "k"), "out[m, n] = sum(k) x[m, k] * w[n, k]", constant=("w",),
+        ),
+        Op(
+            "dense_int4",
+            "out[m, n] = x[m, k] . weight[n, k]^T, weight = (four bits of w - 8) * s[n, k // group]; w[n, k // 2] of "
+            "uint8, the lower half of a byte first, and s are constant",
+            ("m", "n", "k"),
+            "out[m, n] = sum(k) x[m, k]"
+            " * ((cast((w[n, k // 2] >> (4 * (k % 2))) & 15, float32) - 8) * s[n, k // {group}])",
+            constant=("w", "s"), settings={"group": GROUP}, dtypes={"w": "uint8"},
+        ),
+        Op(
+            "matmul", "out[m, n] = x[m, k] . y[k, n], both operands new at every call",
+            ("m", "n", "k"), "out[m, n] = sum(k) x[m, k] * y[k, n]",
+        ),
+        Op(
+            "batch_matmul_nn", "out[b, m, n] = x[b, m, k] . y[b, k, n] for each b, both operands new at every call",
+            ("b", "m", "n", "k"), "out[b, m, n] = sum(k) x[b, m, k] * y[b, k, n]",
+        ),
+        Op(
+            "batch_matmul_nt", "out[b, m, n] = x[b, m, k] . y[b, n, k]^T for each b, both operands new at every call",
+            ("b", "m", "n", "k"), "out[b, m, n] = sum(k) x[b, m, k] * y[b, n, k]",
+        ),
+        Op(
+            "gemv", "y[n] = w[n, k] . x[k], both operands new at every call",
+            ("n", "k"), "y[n] = sum(k) w[n, k] * x[k]",
+        ),
+        Op(
+            "bilinear", "y[b, o] = u[b, :]^T w[o, :, :] v[b, :]; w is constant",
+            ("b", "o", "i", "j"), "y[b, o] = sum(i, j) u[b, i] * w[o, i, j] * v[b, j]", constant=("w",),
+        ),
+        *(conv(rank, f"conv{rank}d") for rank in (1, 2, 3)),
+        conv(2, "group_conv2d", "; conv2d by the name that is used where groups are more than 1"),
+        conv(2, "dilated_conv2d", "; conv2d by the name that is used where dilation is more than 1"),
+        *(conv_transpose(rank, f"conv{rank}d_transpose") for rank in (1, 2, 3)),
+        Op(
+            "depthwise_conv2d",
+            "each channel by a window of its own: x[b, c, h, w], weight[c, r, s] constant, out[b, c, p, q]",
+            ("b", "c", "h", "w", "r", "s"), f"out[b, c, p, q] = sum(r, s) x[b, c, {_PLANE.reads}] * weight[c, r, s]",
+            constant=("weight",), settings=WINDOW, sizes=_PLANE.out_sizes(), shapes={"x": "[b, c, h, w]"},
+            padded={"x": 0.0}, channel="c",
+        ),
+        Op(
+            "max_pool2d", "the largest of each window: x[b, c, h, w], out[b, c, p, q]; padding is -inf",
+            ("b", "c", "h", "w", "r", "s"), f"out[b, c, p, q] = max(r, s) x[b, c, {_PLANE.reads}]",
+            settings=WINDOW, sizes=_PLANE.out_sizes(), shapes={"x": "[b, c, h, w]"}, padded={"x": float("-inf")},
+            channel="c",
+        ),
+        Op(
+            "avg_pool2d", "the mean of each window, padding counted: x[b, c, h, w], out[b, c, p, q]",
+            ("b", "c", "h", "w", "r", "s"),
+            f"total[b, c, p, q] = sum(r, s) x[b, c, {_PLANE.reads}]\n"
+            "out[b, c, p, q] = total[b, c, p, q] / (extent(r) * extent(s))",
+            settings=WINDOW, sizes=_PLANE.out_sizes(), shapes={"x": "[b, c, h, w]"}, padded={"x": 0.0}, channel="c",
+        ),
+        Op(
+            "softmax", "out[m, n] = exp(x[m, n] - max over n) / their sum over n",
+            ("m", "n"),
+            "top[m] = max(n) x[m, n]\n"
+            "e[m, n] = exp(x[m, n] - top[m])\n"
+            "z[m] = sum(n) e[m, n]\n"
+            "out[m, n] = e[m, n] / z[m]",
+        ),
+        Op(
+            "layer_norm", "rows of x[m, n] to mean 0 and variance 1 over n, times gamma[n], plus beta[n]",
+            ("m", "n"),
+            "total[m] = sum(n) x[m, n]\n"
+            "centred[m, n] = x[m, n] - total[m] / extent(n)\n"
+            "square[m] = sum(n) centred[m, n] * centred[m, n]\n"
+            "out[m, n] = centred[m, n] * rsqrt(square[m] / extent(n) + {eps!r}) * gamma[n] + beta[n]",
+            settings={"eps": EPS},
+        ),
+        Op(
+            "rms_norm", "rows of x[m, n] to mean square 1 over n, times gamma[n]",
+            ("m", "n"),
+            "square[m] = sum(n) x[m, n] * x[m, n]\n"
+            "out[m, n] = x[m, n] * rsqrt(square[m] / extent(n) + {eps!r}) * gamma[n]",
+            settings={"eps": EPS},
+        ),
+        Op("reduce_sum", "out[m] = sum over n of x[m, n]", ("m", "n"), "out[m] = sum(n) x[m, n]"),
+        Op("reduce_max", "out[m] = largest over n of x[m, n]", ("m", "n"), "out[m] = max(n) x[m, n]"),
+        Op(
+            "reduce_mean", "out[m] = mean over n of x[m, n]",
+            ("m", "n"), "total[m] = sum(n) x[m, n]\nout[m] = total[m] / extent(n)",
+        ),
+        Op(
+            "attention",
+            "softmax(scale * q . k^T) . v: q[b, h, i, d], k[b, h, j, d], v[b, h, j, d], out[b, h, i, d]",
+            ("b", "h", "i", "j", "d"),
+            "dots[b, h, i, j] = sum(d) q[b, h, i, d] * k[b, h, j, d]\n"
+            "scores[b, h, i, j] = {scores}\n"
+            "top[b, h, i] = max(j) scores[b, h, i, j]\n"
+            "e[b, h, i, j] = exp(scores[b, h, i, j] - top[b, h, i])\n"
+            "z[b, h, i] = sum(j) e[b, h, i, j]\n"
+            "mixed[b, h, i, d] = sum(j) e[b, h, i, j] * v[b, h, j, d]\n"
+            "out[b, h, i, d] = where(extent(j) > 0, mixed[b, h, i, d] / z[b, h, i], 0.0)",
+            settings={"causal": CAUSAL, "scale": SCALE}, variant=_attention,
+        ),
+        Op(
+            "moe_dense", "out[t, n] = x[t, k] . w[expert[t], n, k]^T: x, w constant, expert[t] int32, out",
+            ("t", "e", "n", "k"), "out[t, n] = sum(k) x[t, k] * w[expert[t], n, k]", constant=("w",),
+            shapes={"w": "[e, n, k]"},
+        ),
+    )
+}  # fmt: skip
+
+EPILOGUES: Mapping[str, Epilogue] = {
+    epilogue.name: epilogue
+    for epilogue in (
+        Epilogue("bias", "adds bias, one value for each channel of the output", "{x} + {operand}", "bias"),
+        Epilogue("add", "adds residual, of the output's shape", "{x} + {operand}", "residual", whole=True),
+        Epilogue("relu", "max(x, 0)", "where({x} < 0, 0, {x})"),
+        Epilogue("gelu", "x * (1 + erf(x / sqrt 2)) / 2", "{x} * 0.5 * (1.0 + erf({x} * 0.7071067811865476))"),
+        Epilogue(
+            "gelu_tanh", "the tanh approximation of gelu",
+            "{x} * 0.5 * (1.0 + tanh(0.7978845608028654 * ({x} + 0.044715 * {x} * {x} * {x})))",
+        ),
+    )
+}  # fmt: skip
+
+
+def op_named(name: object) -> Op:
+    """The operator of that name. Raises InvalidInput on field ``op``."""
+    if isinstance(name, Op):
+        return name
+    if isinstance(name, str) and name in OPS:
+        return OPS[name]
+    raise InvalidInput("op", f"{shown(name)} is not in the catalogue", f"one of: {', '.join(sorted(OPS))}")

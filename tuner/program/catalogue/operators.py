@@ -1,0 +1,110 @@
+"""What an operator of the catalogue is: templates of a program and its sizes, and settings that are put into them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tuner.program.language.dims import DimExpr
+
+Values = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Setting:
+    """A constant parameter of an operator: its default and what it may be."""
+
+    default: object
+    doc: str
+    check: Callable[[object], object]
+    """The value in the form that templates use; raises ValueError with what would do."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Op:
+    """An operator of the catalogue.
+
+    ``sizes`` gives extents that follow from the args, as expressions over args and settings. ``channel`` names the axis
+    of the output that ``bias`` runs over. ``variant`` adds or replaces template values that depend on the settings.
+    ``dtypes`` are of tensors that ``dtype`` is not meant for. ``padded`` holds where ``reads_outside`` says so: other
+    reads stay inside.
+    """
+
+    name: str
+    doc: str
+    args: tuple[str, ...]
+    program: str
+    constant: tuple[str, ...] = ()
+    settings: Mapping[str, Setting] = field(default_factory=dict)
+    sizes: Mapping[str, str] = field(default_factory=dict)
+    shapes: Mapping[str, str] = field(default_factory=dict)
+    padded: Mapping[str, float] = field(default_factory=dict)
+    dtypes: Mapping[str, str] = field(default_factory=dict)
+    channel: str | None = None
+    reads_outside: Callable[[Values], bool] = lambda settings: settings["pad"] > 0
+    variant: Callable[[Mapping[str, DimExpr], Values], Values] | None = None
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Epilogue:
+    """Stages appended to a program: ``text`` is an expression of ``{x}``, the result so far.
+
+    ``operand`` is a further input, of the output's shape (``whole``) or of its channel axis.
+    """
+
+    name: str
+    doc: str
+    text: str
+    operand: str | None = None
+    whole: bool = False
+
+
+MAX_GROUPS = 2**20
+"""Groups of channels are as many as channels in depthwise layers; they cost a program nothing."""
+
+
+def _integer(least: int, most: int = 1024) -> Callable[[object], int]:
+    def check(value: object) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            raise ValueError(f"an integer from {least} to {most}")
+        return value
+
+    return check
+
+
+def _number(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1e30:
+        raise ValueError("a number, 0 or more")
+    return float(value)
+
+
+def _optional_number(value: object) -> float | None:
+    return None if value is None else _number(value)
+
+
+def _flag(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError("true or false")
+    return value
+
+
+def _layout(value: object) -> str:
+    if value not in ("nchw", "nhwc"):
+        raise ValueError("nchw or nhwc")
+    return str(value)
+
+
+STRIDE = Setting(1, "step between windows, on every spatial axis", _integer(1))
+PAD = Setting(0, "zeros around the input, on every side", _integer(0))
+DILATION = Setting(1, "step between the elements of a window", _integer(1))
+GROUPS = Setting(1, "groups of channels that do not mix", _integer(1, MAX_GROUPS))
+LAYOUT = Setting("nchw", "of x and out: nchw or nhwc", _layout)
+GROUP = Setting(32, "steps of k that share a scale", _integer(1))
+EPS = Setting(1e-5, "added to the variance", _number)
+CAUSAL = Setting(False, "hide j > i + (extent of j - extent of i)", _flag)
+SCALE = Setting(None, "of the scores; 1/sqrt(d) if left out", _optional_number)
+WINDOW = {"stride": STRIDE, "pad": PAD, "dilation": DILATION}

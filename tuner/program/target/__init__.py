@@ -1,0 +1,59 @@
+"""Targets: what code is generated for. A kind of hardware has a module of its own."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tuner.errors import InvalidInput, shown
+from tuner.program.target import cpu
+from tuner.program.target.cpu import Hardware
+from tuner.program.target.cpu_names import architecture_of
+
+__all__ = ["READERS", "Hardware", "Target", "native"]
+
+READERS: Mapping[str, Callable[[Mapping[str, Any]], tuple[str, Hardware]]] = {"llvm": cpu.read}
+"""Functions by kind that read the name of the processor and its hardware from a target as JSON. Raise InvalidInput."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What code is generated for. ``kind`` and ``mcpu`` are LLVM's names; the latter tells the architecture."""
+
+    kind: str
+    mcpu: str
+    hardware: Hardware
+
+    @property
+    def architecture(self) -> str:
+        """The architecture of ``mcpu``, a key of ``cpu_names.TRIPLES``."""
+        return architecture_of(self.mcpu)
+
+    @property
+    def fingerprint(self) -> str:
+        """Names the target in the database: equal only if every field is."""
+        text = json.dumps(self.to_json(), sort_keys=True)
+        return f"{self.kind}-{self.mcpu}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": self.kind, "mcpu": self.mcpu, "hardware": cpu.written(self.hardware)}
+
+    @staticmethod
+    def from_json(data: object) -> Target:
+        """Read what ``to_json`` wrote, or a job's ``{kind: llvm, mcpu: ..., num-cores: ...}``. Raises InvalidInput."""
+        if not isinstance(data, Mapping):
+            raise InvalidInput(
+                "target", f"{shown(data)} is not a target", "native, or {kind: llvm, mcpu: ..., num-cores: ...}"
+            )
+        kind = data.get("kind")
+        if not isinstance(kind, str) or kind not in READERS:
+            raise InvalidInput("target.kind", f"{shown(kind)} is not known", f"one of: {', '.join(READERS)}")
+        return Target(kind, *READERS[kind](data))
+
+
+def native() -> Target:
+    """The machine this process runs on."""
+    return Target("llvm", *cpu.native_cpu())

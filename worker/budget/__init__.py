@@ -1,0 +1,1 @@
+"""How the searches of a job share its budget."""

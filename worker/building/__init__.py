@@ -1,0 +1,1 @@
+"""Builds on a Ray cluster."""

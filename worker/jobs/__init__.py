@@ -1,0 +1,1 @@
+"""A leased job, from its first search task to its end."""
