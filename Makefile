@@ -27,16 +27,17 @@ stamp = $(VENV)/.installed-$(subst $(comma),-,$(call extras,$(1)))
 WANTED := $(call stamp,$(EXTRAS))
 WANTED_DEV := $(call stamp,$(EXTRAS) dev)
 WANTED_BENCH := $(call stamp,$(EXTRAS) bench)
+WANTED_DOCS := $(call stamp,$(EXTRAS) docs)
 
 # A .venv whose interpreter is gone stands for nothing that its stamps say.
 ifneq ($(shell test -x $(BIN)/python && echo whole),whole)
 $(shell rm -f $(VENV)/.installed-*)
 endif
 
-.PHONY: help install demo test soak serve lint bench clean
+.PHONY: help install demo test soak serve lint bench docs reference clean
 
 help: ## what each target does
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 install: $(WANTED) ## .venv with what serving and tuning need; EXTRAS=bench,dev for more
 	@echo "$(VENV) is ready: $(BIN)/shapewright --help"
@@ -64,8 +65,15 @@ lint: $(WANTED_DEV) ## ruff, mypy --strict, import rules
 bench: $(WANTED_BENCH) ## the kernel benchmark; SUITE=FILE and ARGS choose what runs
 	$(BIN)/python -m benchmarks.kernels $(or $(SUITE),benchmarks/suites/tokens-dense.yaml) --json bench.json $(ARGS)
 
+docs: export NO_MKDOCS_2_WARNING = 1
+docs: $(WANTED_DOCS) ## the site of the documents, in site/
+	$(BIN)/python -m mkdocs build --strict
+
+reference: $(WANTED_DEV) ## write the generated parts of docs/reference anew
+	$(BIN)/python -m docs.tools.generate
+
 clean: ## remove .venv and every cache
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) site build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The stamp is written last, so a half-made .venv is taken for none and made anew where it lacks a working pip.

@@ -1,4 +1,4 @@
-"""A program of one's own, in the notation of docs/programs.md: tuned in this process, checked against NumPy.
+"""A program of one's own, in the notation of docs/reference/programs.md: tuned in this process, checked against NumPy.
 
     python -m examples.own_program [--width 1024] [--rows 256] [--trials 32] [--seconds 60]
 

@@ -1,6 +1,6 @@
 """Figures for Prometheus: what this process counts itself, and what the database says when they are scraped.
 
-docs/operations.md lists the names. Several processes of one service share the counts of the first kind when
+docs/reference/metrics.md lists the names. Several processes of one service share the counts of the first kind when
 PROMETHEUS_MULTIPROC_DIR names a directory of theirs; the second kind is the same from every process.
 """
 

@@ -80,7 +80,7 @@ def program(
     shapes: Mapping[str, Sequence[Any]] | None = None,
     domain: Mapping[str, tuple[float, float]] | None = None,
 ) -> ProgramOp:
-    """A program in the notation of docs/programs.md, for ``SearchTask(sw.ops.program(...), args=extents)``.
+    """A program in the notation of docs/reference/programs.md, for ``SearchTask(sw.ops.program(...), args=extents)``.
 
     ``constant`` names the inputs that are packed once; ``padded`` gives what is read outside of a tensor; ``shapes``
     where they do not follow from the axes. Nothing is checked before the extents are known.

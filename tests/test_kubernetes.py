@@ -152,7 +152,7 @@ def test_addresses_name_services_and_their_ports() -> None:
 
 
 def test_the_documentation_creates_every_secret() -> None:
-    text = (DIRECTORY.parents[1] / "docs" / "operations.md").read_text()
+    text = (DIRECTORY.parents[1] / "docs" / "howto" / "kubernetes.md").read_text()
     created = {
         (name, key)
         for name, rest in re.findall(r"create secret generic (\S+)((?:.*\\\n)*.*)", text)

@@ -143,7 +143,7 @@ def test_ci_installs_what_is_missing_then_lints_and_tests(checkout: Path) -> Non
     assert steps[0].startswith("apt-get update")
     assert steps[1].startswith("apt-get install")
     assert "gcc" in steps[1].split()
-    assert steps[2:] == ["make lint", "make test"]
+    assert steps[2:] == ["make lint", "make docs", "make test"]
 
 
 def test_ci_fails_with_the_first_of_them_that_fails(checkout: Path) -> None:
@@ -162,8 +162,9 @@ def test_ci_without_root_says_what_is_missing(checkout: Path) -> None:
 
 def test_every_dependency_is_pinned() -> None:
     extras = PROJECT["project"]["optional-dependencies"]
-    assert set(extras) == {"server", "models", "bench", "zoo", "dev"}
+    assert set(extras) == {"server", "models", "bench", "zoo", "docs", "dev"}
     assert set(extras["models"]) <= set(extras["dev"]), "the tests read models"
+    assert set(extras["docs"]) <= set(extras["dev"]), "the tests build the site"
     lists = (PROJECT["project"]["dependencies"], *extras.values())
     for requirement in (requirement for requirements in lists for requirement in requirements):
         assert re.fullmatch(r"[\w.-]+(\[\w+\])?==[\w.]+", requirement), requirement
@@ -179,7 +180,7 @@ def test_the_command_is_where_the_distribution_says() -> None:
 
 
 def test_the_distribution_and_the_image_hold_every_package() -> None:
-    packages = {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"tests", "benchmarks", "examples"}
+    packages = {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"tests", "benchmarks", "examples", "docs"}
     included = {pattern.rstrip("*") for pattern in PROJECT["tool"]["setuptools"]["packages"]["find"]["include"]}
     assert packages == included
     image = (ROOT / "Dockerfile").read_text()

@@ -1,7 +1,7 @@
 """The catalogue of operators: each is a few lines of the programs' own notation, with parameters.
 
 An entry's ``program`` and ``extents`` are templates. ``args`` are extents (dims over shape variables), ``settings`` are
-constants with defaults, put into the templates by name. ``docs/extending.md`` shows how an operator is added.
+constants with defaults, put into the templates by name. How one is added: ``docs/howto/add-an-operator.md``.
 """
 
 from __future__ import annotations

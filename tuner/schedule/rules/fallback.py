@@ -9,7 +9,8 @@ Every stage is computed as a whole before the next; intermediates live in a work
 ``sums``    vector accumulators of a reduction, which hide the latency of its additions
 ==========  ===================================================================================================
 
-It is right for every shape and tuned for none: a program that matters deserves a rule of its own (docs/extending.md).
+It is right for every shape and tuned for none: a program that matters deserves a rule of its own
+(docs/howto/add-a-rule.md).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A rule that is not the project's: one file, and few names of it (docs/extending.md)."""
+"""A rule that is not the project's: one file, and few names of it (docs/howto/add-a-rule.md)."""
 
 from __future__ import annotations
 

@@ -1,0 +1,1 @@
+"""What makes the documents: the generator of the reference, and a hook of MkDocs."""

@@ -1,0 +1,184 @@
+"""The how-to pages that add to the code, followed: their snippets are put into a copy of the tree, and tried there."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.docs.pages import DOCS, ROOT, blocks
+from tests.docs.promised import listed, section
+
+HOWTO = DOCS / "howto"
+FOLLOWED = ("operator", "policy", "figure", "route", "rule", "target")
+SNIPPET = re.compile(r"# ([\w/.]+)(?:, in (\w+))?\n(.*)", re.DOTALL)
+
+PLACES: Mapping[str, str] = {
+    "tuner/program/catalogue/__init__.py, in OPS": "    for op in (\n",
+    "shapewright/ops.py, in __all__": "__all__ = [\n",
+    "shapewright/ops.py": 'softmax = OPS["softmax"]\n',
+    "tuner/schedule/registry.py": "from tuner.errors import IllegalKernel, InvalidInput\n",
+    "tuner/schedule/registry.py, in RULES": "RULES: tuple[Rule, ...] = (",
+    "tuner/search/policy/__init__.py": "from tuner.search.cost_model import CostModel\n",
+    "tuner/search/policy/__init__.py, in POLICIES": "POLICIES: dict[str, PolicyFactory] = {",
+    "tuner/program/job/jobspec.py, in POLICIES": "POLICIES = (",
+    "tuner/figures/registry.py": "from tuner.errors import ShapewrightError\n",
+    "tuner/figures/registry.py, in _SPECS": "_SPECS = (\n",
+    "service/app.py": "from service.paths import UnderPrefix, parse_prefix\n",
+    "service/app.py, in _v1": "        records.router,\n",
+    "tuner/program/target/cpu.py, in _CPUS": '    "x86-64": ((), 32, 256),\n',
+}
+"""What a snippet that is no whole file stands after."""
+
+TRIAL = """
+from pathlib import Path
+
+from fastapi.testclient import TestClient
+import tvm
+import shapewright as sw
+from service.app import create_app
+from tuner.figures import SearchView, figure
+from tuner.library.codegen import compile_candidate
+from tuner.measure.verification.verify import cases
+from tuner.program.job.jobspec import parse_job
+from tuner.program.target import native
+from tuner.records import MeasureResult
+from tuner.schedule import rules_of, space_of
+from tuner.search.cost_model import PairCostModel
+from tuner.search.policy import make_policy
+from tuner.storage.sql import open_storage, upgrade
+
+T = sw.ShapeVar("T", range(0, 65))
+gate = sw.SearchTask(sw.ops.silu_mul, args={"m": T, "n": 96}, shape_vars=(T,), target=native())
+print("operator", sw.ops.silu_mul, len(gate.workload.inputs), "silu_mul" in sw.ops.__all__)
+
+job = parse_job({
+    "workload": {"program": "out[n] = sum(m) x[m, n]", "extents": {"m": "T", "n": 100}},
+    "shape_vars": {"T": {"min": 0, "max": 64}}, "target": {"kind": "llvm", "mcpu": "alderlake", "num-cores": 2},
+    "policy": "climbing", "budget": {"trials": 24},
+})
+(task,) = job.tasks
+space = space_of(task)
+print("rules", *(rule.name for rule in rules_of(task)))
+print("target", compile_candidate(task, next(space.points())).binary[:4])
+
+here = task.on(native())
+for kernel in rules_of(here)[0].space(here).points():
+    Path("kernel.so").write_bytes(compile_candidate(here, kernel).binary)
+    call = tvm.runtime.load_module("kernel.so")["kernel"]
+    wrong = {case.check(case.inputs, lambda operands: call(*operands)) for case in cases(here.workload)}
+    print(f"vectors={kernel['vectors']}", *wrong)
+    Path("kernel.so").unlink()
+
+policy, tried = make_policy(job.policy, task, space, PairCostModel(task), 0), set()
+while suggestions := policy.suggest(64):
+    pairs = [(each.kernel, instance) for each in suggestions for instance in each.instances]
+    vectors = [dict(kernel.values).get("vectors", 0) for kernel, _ in pairs]
+    tried |= set(vectors)
+    times = [1e-6 / (number or 0.5) for number in vectors]
+    policy.update([MeasureResult(*pair, latency_s) for pair, latency_s in zip(pairs, times, strict=True)])
+print("policy", max(tried))
+
+results = [MeasureResult(next(space.points()), instance, 1e-6) for instance in task.instances]
+drawn = figure("trials_by_instance", SearchView(task, results))
+nothing = figure("trials_by_instance", SearchView(task))
+print("figure", len(drawn.data), sum(drawn.data[0].y) == len(results), nothing.layout.annotations[0].text)
+
+upgrade("sqlite:///tuning.db")
+storage = open_storage("sqlite:///tuning.db")
+api = TestClient(create_app(storage), headers={"Authorization": f"Bearer {storage.create_key('reader')[1]}"})
+paths = api.app.openapi()["paths"]
+answer = api.get("/v1/policies")
+print("answer", answer.status_code, answer.json()["items"][0], answer.json()["default"])
+print("routes", *(f"{method.upper()}:{path}" for path, each in paths.items() for method in each))
+print("scope", paths["/v1/policies"]["get"]["security"][0]["ApiKey"][0])
+"""
+
+
+def page_of(name: str) -> Path:
+    return HOWTO / f"add-{'an' if name == 'operator' else 'a'}-{name}.md"
+
+
+def snippets(name: str) -> list[tuple[str, str, str]]:
+    """Of the page that adds ``name``: each snippet's file, the place in it (empty: none is named), and its text."""
+    found = [SNIPPET.match(block.text) for block in blocks(page_of(name)) if block.language == "python"]
+    assert all(found), "a snippet does not say where it goes"
+    return [(each[1], each[2] or "", each[3]) for each in found if each]
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What the trial prints, by first word, in a source tree in which every snippet of the pages is in its place."""
+    tree = tmp_path_factory.mktemp("extended")
+    for package in ("tuner", "shapewright", "service", "migrations"):
+        shutil.copytree(ROOT / package, tree / package, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in FOLLOWED:
+        for file, place, text in snippets(name):
+            put(tree, f"{file}, in {place}" if place else file, text)
+    environment = os.environ | {"PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, "-c", TRIAL]
+    done = subprocess.run(command, check=False, cwd=tree, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return dict(line.partition(" ")[::2] for line in done.stdout.splitlines())
+
+
+def put(tree: Path, place: str, text: str) -> None:
+    """A snippet into its file: as the whole of it, or after the text that PLACES names."""
+    path = tree / place.partition(",")[0]
+    if place not in PLACES:
+        assert not path.exists(), f"{place}: where in that file?"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+        return
+    before, anchor, after = path.read_text().partition(PLACES[place])
+    assert anchor, f"{place}: {PLACES[place]!r} is no longer there"
+    path.write_text(before + anchor + (text if anchor.endswith("\n") else f"{text.strip()} ") + after)
+
+
+@pytest.mark.parametrize("name", FOLLOWED)
+def test_the_index_says_what_one_writes_and_edits(name: str) -> None:
+    index = (HOWTO / "index.md").read_text()
+    (row,) = re.findall(rf"^\| \[an? \w+\]\(add-an?-{name}\.md\) \|(.*)\|(.*)\|$", index, re.MULTILINE)
+    written, edited = (set(re.findall(r"`([^`]+)`", cell)) for cell in row)
+    files = {file for file, _, _ in snippets(name)}
+    assert written == {file for file in files if not (ROOT / file).exists()}
+    assert edited == {file for file in files if (ROOT / file).exists()}
+
+
+def test_the_operator_is_in_the_catalogue(answers: dict[str, str]) -> None:
+    assert answers["operator"] == "silu_mul 2 True"
+
+
+def test_the_rule_takes_its_pattern_before_others(answers: dict[str, str]) -> None:
+    assert answers["rules"] == "column_sum column_reduction"
+
+
+@pytest.mark.parametrize("vectors", [1, 2, 4, 8])
+def test_kernels_of_the_rule_are_right(answers: dict[str, str], vectors: int) -> None:
+    assert answers[f"vectors={vectors}"] == "None"
+
+
+def test_code_is_built_for_the_target(answers: dict[str, str]) -> None:
+    assert answers["target"] == r"b'\x7fELF'"
+
+
+def test_the_policy_climbs_to_the_fastest_kernel_and_ends(answers: dict[str, str]) -> None:
+    assert answers["policy"] == "8"
+
+
+def test_the_figure_is_drawn_and_says_when_there_is_nothing_to_show(answers: dict[str, str]) -> None:
+    assert answers["figure"] == "1 True No trials yet."
+
+
+def test_the_route_is_served_and_is_the_line_that_the_contract_lacks(answers: dict[str, str]) -> None:
+    (line,) = (block.text for block in blocks(HOWTO / "add-a-route.md") if block.language == "markdown")
+    lacking = {route.replace(":", " ", 1) for route in answers["routes"].split()} - set(listed(section("HTTP")))
+    assert lacking == set(listed(line))
+    assert answers["scope"] == "read"
+    assert answers["answer"] == "200 climbing evolutionary"
