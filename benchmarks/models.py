@@ -1,24 +1,23 @@
 """Whole models with tuned libraries, against PyTorch.
 
     python -m benchmarks.models --coverage [--only NAME,...] [--verify] --json OUT
-    python -m benchmarks.models --model bert-base [--threads N] [--minutes M] [--libraries DIR] [--after MODEL]
-                                --json OUT
+    python -m benchmarks.models --model bert-base [--threads N] [--minutes M] [--trials N] [--lengths N]
+                                [--libraries DIR] [--after MODEL] --json OUT
 
-The model is built with random weights, taken apart (``sw.extract``), tuned as one job through a service of its
-own (`shapewright up`), and compiled with the libraries that were pulled. Then it is timed at 20 lengths, of which the
-search has seen few, against eager PyTorch and torch.compile (dynamic shapes, frozen, autotuned): alternating samples,
-each contender in a process of its own. ``--libraries`` takes what an earlier run has tuned, or keeps what this one
-does. ``--after`` tunes the model once more through a service that knows another one, and tells what that saved. Last,
-the model is compiled in new processes from a snapshot of its libraries.
+The model is built with random weights, taken apart (``sw.extract``), tuned as one job of so many minutes through a
+service of its own (`shapewright up`), and compiled with the libraries that were pulled. Then it is timed at 20 lengths,
+of which the search has seen few, against eager PyTorch and torch.compile (dynamic shapes, frozen, autotuned):
+alternating samples, each contender in a process of its own. ``--libraries`` takes what an earlier run has tuned, or
+keeps what this one does. ``--after`` tunes the model once more through a service that knows another one, or the same,
+and tells what that saved. Last, the model is compiled in new processes from a snapshot of its libraries.
 
-``--coverage`` times nothing: it tells how much of well-known architectures is lifted and replaced
-(``benchmarks.coverage``), and needs the extra ``zoo``.
+``--coverage`` times nothing: it tells how much of well-known architectures is lifted and replaced (nets/coverage.py),
+with ``--verify`` after comparing outputs, too; it needs the extra ``zoo``.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import sys
 import tempfile
@@ -30,112 +29,102 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 import shapewright as sw
-from benchmarks.alternating import alternate, geomean
-from benchmarks.local_service import say
-from benchmarks.model_contenders import COMPILED, EAGER, OURS, Contender, ContenderFailed, contender
-from benchmarks.model_tuning import known_of, tuned, warmed
-from benchmarks.options import count
-from benchmarks.service import cpu_name
+from benchmarks.harness.remote import Remote, in_own_process
+from benchmarks.harness.results import Row, finish, names, options_of, say
+from benchmarks.harness.turns import alternate, geomean
+from benchmarks.nets.contenders import COMPILED, EAGER, OURS, Contender
+from benchmarks.nets.tuning import known_of, tuned, warmed
+from benchmarks.nets.zoo import MODELS, build
 from shapewright.models.tasks import ModelTasks
+from shapewright.snapshot import merge
 from tuner.program.target import native
 
-LENGTHS, TUNED = 20, 8
-"""Lengths that are timed, and those of them at most that the search has seen."""
+TUNED = 8
+"""Lengths at most, of those that are timed, that the search has seen."""
 TOLERANCE = 1e-3
 """The tolerance of outputs, absolute and relative to the largest element."""
 SAMPLE_S, BUDGET_S = 0.05, 6.0
-
-Row = dict[str, Any]
+ANSWER_S = 3600.0
+"""The longest that a compilation or a sample may take."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    from benchmarks.model_zoo import MODELS  # noqa: PLC0415 - PyTorch, once the options are read
-
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options_of(
+        __doc__, coverage=False, only=names, verify=False, threads=1, minutes=30.0, trials=int, lengths=20,
+        libraries=Path,
+    )  # fmt: skip
     parser.add_argument("--model", choices=sorted(MODELS))
-    parser.add_argument("--coverage", action="store_true", help="of architectures, in place of timing a model")
-    parser.add_argument("--only", type=lambda text: text.split(","), default=[], help="with --coverage: of these")
-    parser.add_argument("--verify", action="store_true", help="with --coverage: compare outputs, too")
-    parser.add_argument("--threads", type=count, default=1)
-    parser.add_argument("--minutes", type=float, default=30.0, help="of the job, all workloads together")
-    parser.add_argument("--trials", type=int, help="of the job, besides its minutes")
-    parser.add_argument("--lengths", type=count, default=LENGTHS, help="how many are timed")
-    parser.add_argument("--libraries", type=Path, metavar="DIR", help="what was tuned; filled if it is not there")
-    parser.add_argument("--after", choices=sorted(MODELS), help="tune again, after this model: what does that save?")
-    parser.add_argument("--json", type=Path, required=True, metavar="OUT")
+    parser.add_argument("--after", choices=sorted(MODELS))
     options = parser.parse_args(argv)
     if options.coverage:
-        from benchmarks.architectures import ARCHITECTURES  # noqa: PLC0415 - what is not timed
-        from benchmarks.coverage import covered, missing  # noqa: PLC0415
+        from benchmarks.nets.coverage import covered, refused  # noqa: PLC0415 - what is not timed
 
-        if lacking := missing():
-            parser.error(f"--coverage needs {', '.join(lacking)}: pip install -e '.[zoo]'")
-        if unknown := sorted(set(options.only) - set(ARCHITECTURES)):
-            parser.error(f"--only: {unknown[0]!r} is no architecture; known: {', '.join(ARCHITECTURES)}")
+        if reason := refused(options.only or []):
+            parser.error(reason)
         return covered(options.only, options.verify, options.json)
     if options.model is None:
         parser.error("--model or --coverage is required")
     if (package := MODELS[options.model].package) is not None and find_spec(package) is None:
         parser.error(f"--model {options.model} needs {package}: pip install -e '.[zoo]'")
-    with tempfile.TemporaryDirectory(prefix="shapewright-models-") as folder:
-        libraries = (options.libraries or Path(folder) / "libraries").absolute()
-        if options.after is not None and libraries.is_dir() and not known_of(libraries).get("gain"):
-            parser.error(f"--after compares with what tuning the libraries in {libraries} gained, which is not known")
-        tasks = tasks_of(options.model, options.threads)
-        say(f"{options.model}: {len(tasks)} workloads, {sum(task.count for task in tasks)} operators")
-        budget = {"seconds": 60.0 * options.minutes}
-        budget |= {"trials": options.trials} if options.trials is not None else {}
-        tuning = known_of(libraries) if libraries.is_dir() else tuned(tasks, budget, Path(folder), libraries)
-        if options.after is not None:
-            before = tasks_of(options.after, options.threads)
-            # Nothing to compare with where the budget was too short for any workload to be timed.
-            cold = tuning["gain"]
-            warm = warmed(tasks, before, options.after, budget, Path(folder), cold) if cold else None
-            tuning = {**tuning, "warm": warm}
+    there = options.libraries
+    if options.after and there is not None and there.is_dir() and not known_of(there).get("gain"):
+        parser.error(f"--after compares with what tuning the libraries in {there} gained, which is not known")
+    return _of_model(options)
+
+
+def _of_model(options: argparse.Namespace) -> int:
+    with tempfile.TemporaryDirectory(prefix="shapewright-models-") as name:
+        folder = Path(name)
+        libraries = (options.libraries or folder / "libraries").absolute()
+        tuning = _tuned(options, folder, libraries)
         rows, facts = timed(options.model, options.threads, libraries, options.lengths)
-        snapshot = from_snapshot(options.model, options.threads, libraries, Path(folder))
-    document = {
-        "rows": rows,
-        "summary": {**summary_of(rows), **tuning, "compile_s": facts.pop("compile_s"), "snapshot": snapshot,
-                    "recompiled": recompiled(facts["contenders"])},
-        "protocol": {
-            "model": options.model, "threads": options.threads, "minutes": options.minutes, "cpu": cpu_name(),
-            "target": native().to_json(), "order": "alternating samples, rotating order, a process for each contender",
-            "sample": f"as many calls as {SAMPLE_S:g} s take, one at least", "value": "median", **facts,
-        },
+        snapshot = from_snapshot(options.model, options.threads, libraries, folder)
+    again = {"recompiled": recompiled(facts["contenders"]), "snapshot": snapshot, "compile_s": facts.pop("compile_s")}
+    protocol = {
+        "model": options.model, "threads": options.threads, "minutes": options.minutes, "target": native().to_json(),
+        "order": "alternating samples, rotating order, a process for each contender",
+        "sample": f"as many calls as {SAMPLE_S:g} s take, one at least", "value": "median", **facts,
     }  # fmt: skip
-    options.json.write_text(json.dumps(document, indent=1) + "\n")
-    say(json.dumps(document["summary"], indent=1))
+    finish(options.json, {"rows": rows, "summary": {**summary_of(rows), **tuning, **again}, "protocol": protocol})
     return 0 if all(row["max_abs_error"] <= row["tolerance"] for row in rows) else 1
 
 
 # -- tuning ---------------------------------------------------------------------------------------------------------
+def _tuned(options: argparse.Namespace, folder: Path, libraries: Path) -> dict[str, Any]:
+    """Fill the libraries, unless they are there; what that took and, with ``--after``, what it saves to know another
+    model."""
+    tasks = tasks_of(options.model, options.threads)
+    say(f"{options.model}: {len(tasks)} workloads, {sum(task.count for task in tasks)} operators")
+    budget = {"seconds": 60.0 * options.minutes}
+    budget |= {"trials": options.trials} if options.trials is not None else {}
+    tuning = known_of(libraries) if libraries.is_dir() else tuned(tasks, budget, folder, libraries)
+    if options.after is None:
+        return tuning
+    # Nothing to compare with where the budget was too short for any workload to be timed.
+    before, cold = tasks_of(options.after, options.threads), tuning["gain"]
+    return {**tuning, "warm": warmed(tasks, before, options.after, budget, folder, cold) if cold else None}
+
+
 def tasks_of(model: str, threads: int) -> ModelTasks:
     """The search tasks of a model; its batch and its length are dynamic."""
-    import torch  # noqa: PLC0415
-
-    from benchmarks.model_zoo import MODELS, build  # noqa: PLC0415
-
     zoo = MODELS[model]
-    length = torch.export.Dim("length", min=zoo.lengths.start, max=zoo.lengths[-1])
-    dims = {zoo.axis: length}
-    if len(zoo.batches) > 1:
-        dims[0] = torch.export.Dim("batch", min=1, max=max(zoo.batches))
-    # Sizes of 1 would be taken for constants.
-    example = zoo.inputs(max(zoo.batches), 5)
+    dims = {zoo.axis: torch.export.Dim("length", min=zoo.lengths.start, max=zoo.lengths[-1])}
     weights = {"length": dict.fromkeys(lengths_of(model, TUNED), 1.0)}
     if len(zoo.batches) > 1:
+        dims[0] = torch.export.Dim("batch", min=1, max=max(zoo.batches))
         weights["batch"] = dict.fromkeys(zoo.batches, 1.0)
+    # Sizes of 1 would be taken for constants.
+    example = zoo.inputs(max(zoo.batches), 5)
     with torch.no_grad():
         return sw.extract(build(model), example, (dims,), weights=weights, threads=threads)
 
 
 def lengths_of(model: str, number: int) -> list[int]:
     """``number`` lengths, spread over the range, its ends included."""
-    from benchmarks.model_zoo import MODELS  # noqa: PLC0415
-
     lengths = MODELS[model].lengths
     positions = np.linspace(0, len(lengths) - 1, min(number, len(lengths)))
     return sorted({lengths[round(position)] for position in positions})
@@ -144,8 +133,6 @@ def lengths_of(model: str, number: int) -> list[int]:
 # -- timing ---------------------------------------------------------------------------------------------------------
 def timed(model: str, threads: int, libraries: Path, number: int) -> tuple[list[Row], dict[str, Any]]:
     """A row for each batch and length, and further facts."""
-    from benchmarks.model_zoo import MODELS  # noqa: PLC0415
-
     skipped: dict[str, str] = {}
     compile_s: dict[str, float] = {}
     rows = []
@@ -154,18 +141,23 @@ def timed(model: str, threads: int, libraries: Path, number: int) -> tuple[list[
         for name in (EAGER, COMPILED, OURS):
             # What Inductor kept of earlier runs would make a first compilation look quick.
             fresh = {"TORCHINDUCTOR_CACHE_DIR": str(folder / name)}
-            there[name] = stack.enter_context(contender(name, model, threads, libraries, fresh))
+            there[name] = stack.enter_context(_contender(name, model, threads, libraries, fresh))
         # The largest first: what is compiled for them holds for all but a batch or a length of 1.
         for batch in sorted(MODELS[model].batches, reverse=True):
             for length in reversed(lengths_of(model, number)):
                 rows.append(_row(model, batch, length, there, skipped, compile_s))
                 say(_line(rows[-1]))
-        facts = {name: one.facts() for name, one in there.items() if name not in skipped}
+        facts = {name: one.ask("facts") for name, one in there.items() if name not in skipped}
     return rows, {"skipped": skipped, "contenders": facts, "compile_s": compile_s}
 
 
+def _contender(name: str, model: str, threads: int, libraries: Path, environment: Mapping[str, str]) -> Any:
+    given = (name, model, threads, libraries)
+    return in_own_process(Contender, *given, threads=threads, answer_s=ANSWER_S, environment=environment)
+
+
 def _row(
-    model: str, batch: int, length: int, there: dict[str, Contender], skipped: dict[str, str],
+    model: str, batch: int, length: int, there: Mapping[str, Remote], skipped: dict[str, str],
     compile_s: dict[str, float],
 ) -> Row:  # fmt: skip
     outputs = {}
@@ -173,13 +165,14 @@ def _row(
         if name in skipped:
             continue
         try:
-            seconds, outputs[name] = one.prepare(batch, length)
+            seconds, outputs[name] = one.ask("prepare", batch, length)
             compile_s[name] = max(seconds, compile_s.get(name, 0.0))
-        except ContenderFailed as error:
+        except Exception as error:  # whatever Inductor raises
             if name != COMPILED:
                 raise
-            skipped[name] = str(error)
-    times = alternate({name: there[name].sample for name in outputs}, rounds=9, sample_s=SAMPLE_S, budget_s=BUDGET_S)
+            skipped[name] = f"{type(error).__name__}: {error}"
+    samplers = {name: lambda number, one=there[name]: float(one.ask("sample", number)) for name in outputs}
+    times = alternate(samplers, rounds=9, sample_s=SAMPLE_S, budget_s=BUDGET_S)
     expected = outputs[EAGER]
     errors = [float(np.abs(a - b).max()) for a, b in zip(outputs[OURS], expected, strict=True)]
     return {
@@ -203,26 +196,17 @@ def recompiled(contenders: Mapping[str, Any]) -> dict[str, list[str]]:
 def from_snapshot(model: str, threads: int, libraries: Path, folder: Path) -> dict[str, float]:
     """Seconds of the first call, compilation included, of a process that has a snapshot of the libraries and nothing
     else; and of the next such process, for which Inductor has kept what it compiled."""
-    from benchmarks.model_zoo import MODELS  # noqa: PLC0415
-    from shapewright.snapshot import merge  # noqa: PLC0415
-
-    file = folder / "model.snapshot"
+    file, seconds = folder / "model.snapshot", {}
     merge(file, [libraries])
-    seconds = {}
     for name in ("first_s", "again_s"):
         given = {"SHAPEWRIGHT_DATA_DIR": str(folder / name), "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor")}
-        with contender(OURS, model, threads, file, given) as one:
-            seconds[name], _ = one.prepare(max(MODELS[model].batches), lengths_of(model, TUNED)[-1])
+        with _contender(OURS, model, threads, file, given) as one:
+            seconds[name], _ = one.ask("prepare", max(MODELS[model].batches), lengths_of(model, TUNED)[-1])
     return seconds
 
 
 def _flops(model: str, batch: int, length: int) -> int:
     """Operations of the matrix products and convolutions, a multiply-add counting as two."""
-    import torch  # noqa: PLC0415
-    from torch.utils.flop_counter import FlopCounterMode  # noqa: PLC0415
-
-    from benchmarks.model_zoo import MODELS  # noqa: PLC0415
-
     # Called for real: some models look at values, which meta tensors do not have.
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         _built(model)(*MODELS[model].inputs(batch, length))
@@ -231,8 +215,6 @@ def _flops(model: str, batch: int, length: int) -> int:
 
 @cache
 def _built(model: str) -> Any:
-    from benchmarks.model_zoo import build  # noqa: PLC0415
-
     return build(model)
 
 
@@ -245,21 +227,20 @@ def _line(row: Row) -> str:
 
 def summary_of(rows: Sequence[Row]) -> dict[str, Any]:
     """Geometric means of how many times faster ours is."""
-    names = sorted({name for row in rows for name in row["rivals_s"]})
+    rivals = sorted({name for row in rows for name in row["rivals_s"]})
     best = [min(row["rivals_s"].values()) / row["ours_s"] for row in rows]
     held_out = [ratio for ratio, row in zip(best, rows, strict=True) if not row["tuned_on"]]
-    workloads = dict.fromkeys(row["workload"] for row in rows)
+    by_workload: dict[str, list[float]] = {}
+    for ratio, row in zip(best, rows, strict=True):
+        by_workload.setdefault(row["workload"], []).append(ratio)
     return {
         "geomean_vs": {
             name: geomean([row["rivals_s"][name] / row["ours_s"] for row in rows if name in row["rivals_s"]])
-            for name in names
+            for name in rivals
         },
         "geomean_vs_best": geomean(best),
         "geomean_vs_best_held_out": geomean(held_out) if held_out else None,
-        "geomean_vs_best_by_workload": {
-            name: geomean([ratio for ratio, row in zip(best, rows, strict=True) if row["workload"] == name])
-            for name in workloads
-        },
+        "geomean_vs_best_by_workload": {name: geomean(ratios) for name, ratios in by_workload.items()},
         "worst_vs_best": min(best, default=math.nan),
         "max_abs_error": float(np.max([row["max_abs_error"] for row in rows])),
         "regret": None,

@@ -9,7 +9,7 @@ samples, and regret is read from these alone: the best of many noisy times is to
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +18,8 @@ import numpy as np
 import tvm_ffi
 
 import shapewright as sw
-from benchmarks.alternating import alternate, sampler
-from benchmarks.contenders import inputs_of, library_call, outputs_of
+from benchmarks.harness.calls import Shape, inputs_of, library_call, outputs_of
+from benchmarks.harness.turns import alternate, sampler
 from shapewright.library import Library
 from shapewright.session import TuneResult
 from tuner.library.dispatcher import Dispatcher, Leaf
@@ -31,8 +31,6 @@ from tuner.schedule import layouts_of, space_of
 from tuner.schedule.space import MicroKernel
 from tuner.search.cost_model import PairCostModel
 from tuner.search.observations import Measured, latency_table, normalized
-
-Shape = Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,23 +78,24 @@ class Oracle:
 
     def at(self, shape: Shape) -> Finding:
         """Raises ValueError if no candidate can be built."""
-        inputs, outputs = inputs_of(self._task.workload, shape), outputs_of(self._task.workload, shape)
-        calls = {}
-        for kernel in self._candidates(shape):
-            build = self._builds.build([kernel])[0]
-            if build.binary is not None:
-                calls[kernel.id] = library_call(library_of_one(self._task, build), inputs, outputs)
-        if not calls:
-            raise ValueError(f"no candidate for {self._task.workload} at {dict(shape)} could be built")
-        settings = self._settings
-        first = alternate({name: sampler(call) for name, call in calls.items()}, budget_s=settings.first_budget_s)
+        settings, task = self._settings, self._task
+        inputs, outputs = inputs_of(task.workload, shape), outputs_of(task.workload, shape)
+        libraries = {
+            build.kernel.id: library_of_one(task, build)
+            for build in self._builds.build(self._candidates(shape))
+            if build.binary is not None
+        }
+        if not libraries:
+            raise ValueError(f"no candidate for {task.workload} at {dict(shape)} could be built")
+        samplers = {name: sampler(library_call(each, inputs, outputs)) for name, each in libraries.items()}
+        first = alternate(samplers, budget_s=settings.first_budget_s)
         best = sorted(first, key=lambda name: first[name])[: settings.finalists]
-        finalists = {name: sampler(calls[name]) for name in best}
+        finalists = {name: samplers[name] for name in best}
         finalists["dispatched"] = sampler(library_call(self._library, inputs, outputs))
         second = alternate(finalists, rounds=settings.second_rounds, budget_s=settings.second_budget_s)
         dispatched = second.pop("dispatched")
         winner = min(second, key=lambda name: second[name])
-        return Finding(second[winner], dispatched, winner, len(calls))
+        return Finding(second[winner], dispatched, winner, len(samplers))
 
     def _candidates(self, shape: Shape) -> list[MicroKernel]:
         known = self._measured.kernels

@@ -9,37 +9,36 @@ what the choice costs.
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
-import json
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from benchmarks.contenders import limit_threads
+import numpy as np
+
+from benchmarks.harness.remote import limit_threads
+from benchmarks.harness.results import Row, finish, options_of
+from benchmarks.harness.turns import Sampler, alternate, sampler, take_turns
+from tuner.program.target import Target, native
+
+if TYPE_CHECKING:
+    from tuner.library.dispatcher import Dispatcher
 
 VALUES, SIZE = 64, 16
 """The range is m = 1..VALUES, with SIZE columns and as many products in each sum."""
-KERNELS = 8
-CALLS = 20_000
 TURNS = 15
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--kernels", type=int, default=KERNELS, help="in the library that dispatches")
-    parser.add_argument("--calls", type=int, default=CALLS, help="in a row, of one sample")
-    parser.add_argument("--json", type=Path, required=True)
+    parser = options_of(__doc__)
+    parser.add_argument("--kernels", type=int, default=8, help="in the library that dispatches")
+    parser.add_argument("--calls", type=int, default=20_000, help="in a row, of one sample")
     options = parser.parse_args()
     limit_threads(1)
-    from tuner.program.target import native  # noqa: PLC0415 - after the threads are limited
-
-    target = native()
     with tempfile.TemporaryDirectory(prefix="shapewright-overhead-") as folder:
-        dispatcher = make_dispatcher(target, options.kernels)
+        dispatcher = make_dispatcher(native(), options.kernels)
         rows = dispatch_rows(dispatcher, Path(folder), options.calls)
         calls = python_calls_ns(Path(folder) / "all")
     summary = {
@@ -49,20 +48,16 @@ def main() -> int:
         "call_ns": calls,
     }
     protocol = {
-        "target": target.fingerprint, "threads": 1, "dispatch": f"{TURNS} alternating samples of {options.calls} calls",
-        "call": "alternating samples of as many calls as 4 ms take", "value": "median",
+        "target": native().fingerprint, "threads": 1,
+        "dispatch": f"{TURNS} alternating samples of {options.calls} calls",
+        "call": "alternating samples of as many calls as 1 ms takes", "value": "median",
     }  # fmt: skip
-    options.json.write_text(json.dumps({"rows": rows, "summary": summary, "protocol": protocol}, indent=1) + "\n")
-    ours = ", ".join(f"{name} {value:.0f} ns" for name, value in calls.items())
-    print(f"dispatch among {summary['kernels']} kernels {summary['dispatch_ns']:.1f} ns; a call from Python: {ours}")
-    return 0
+    return finish(options.json, {"rows": rows, "summary": summary, "protocol": protocol})
 
 
-def make_dispatcher(target: Any, kernels: int) -> Any:
+def make_dispatcher(target: Target, kernels: int) -> Dispatcher:
     """A dispatcher of so many kernels of one packed layout, each the best for its share of the range."""
-    import numpy as np  # noqa: PLC0415
-
-    import shapewright as sw  # noqa: PLC0415
+    import shapewright as sw  # noqa: PLC0415 - after the threads are limited
     from tuner.library.dispatcher import Dispatcher, bounded, fit  # noqa: PLC0415
     from tuner.schedule import default_kernel, layout_group, space_of  # noqa: PLC0415
 
@@ -81,32 +76,24 @@ def make_dispatcher(target: Any, kernels: int) -> Any:
     return Dispatcher(task, tuple(chosen), 0, tree)
 
 
-def dispatch_rows(dispatcher: Any, folder: Path, calls: int) -> list[dict[str, Any]]:
+def dispatch_rows(dispatcher: Dispatcher, folder: Path, calls: int) -> list[Row]:
     """Rows for one shape of each kernel: the library that dispatches against the kernel as a library of one."""
     from tuner.library.dispatcher import Dispatcher, Leaf  # noqa: PLC0415
 
-    count = len(dispatcher.kernels)
-    every = _timer(_saved(dispatcher, folder / "all"), calls)
-    rows = []
+    count, every, rows = len(dispatcher.kernels), _saved(dispatcher, folder / "all"), []
     for index, kernel in enumerate(dispatcher.kernels):
-        shape = {"T": 1 + (2 * index + 1) * VALUES // (2 * count)}
-        alone = Dispatcher(dispatcher.task, (dispatcher.kernel_for(shape),), 0, Leaf(0))
-        one = _timer(_saved(alone, folder / kernel.id), calls)
-        pairs = [(every(shape["T"]), one(shape["T"])) for _ in range(TURNS)]
-        library_s, single_s = (statistics.median(samples) for samples in zip(*pairs, strict=True))
-        rows.append(
-            {
-                "shape": shape,
-                "kernel": alone.kernels[0].id,
-                "library_s": library_s,
-                "single_s": single_s,
-                "dispatch_ns": 1e9 * (library_s - single_s),
-            }
-        )
+        size = 1 + (2 * index + 1) * VALUES // (2 * count)
+        alone = Dispatcher(dispatcher.task, (dispatcher.kernel_for({"T": size}),), 0, Leaf(0))
+        one = _saved(alone, folder / kernel.id)
+        contenders = {"library": _from_c(every, size, calls), "single": _from_c(one, size, calls)}
+        samples = take_turns(contenders, rounds=TURNS, sample_s=0.0, budget_s=float("inf"))
+        library_s, single_s = (statistics.median(samples[name]) for name in contenders)
+        difference = {"library_s": library_s, "single_s": single_s, "dispatch_ns": 1e9 * (library_s - single_s)}
+        rows.append({"shape": {"T": size}, "kernel": alone.kernels[0].id, **difference})
     return rows
 
 
-def _saved(dispatcher: Any, directory: Path) -> Path:
+def _saved(dispatcher: Dispatcher, directory: Path) -> Path:
     from shapewright.download import write  # noqa: PLC0415
     from tuner.library.build import build_library  # noqa: PLC0415
 
@@ -114,50 +101,40 @@ def _saved(dispatcher: Any, directory: Path) -> Path:
     return directory
 
 
-def _timer(directory: Path, calls: int) -> Any:
-    """A function from a number of rows to the mean seconds of a call, made from C."""
-    import numpy as np  # noqa: PLC0415
+def _from_c(directory: Path, rows: int, calls: int) -> Sampler:
+    """The mean seconds of so many calls at a number of rows, made from C whatever number is asked for."""
     import tvm  # noqa: PLC0415
 
     import shapewright as sw  # noqa: PLC0415
     from tuner.library.package import ENTRY  # noqa: PLC0415
 
     packed = np.from_dlpack(sw.load(directory).pack(np.ones((SIZE, SIZE), np.float32)).tensor)
-    weight = tvm.runtime.tensor(packed)
-    evaluator = tvm.runtime.load_module(str(directory / "library.so")).time_evaluator(
-        ENTRY, tvm.cpu(), number=calls, repeat=1
-    )
-
-    def sample(rows: int) -> float:
-        operands = [tvm.runtime.tensor(np.ones((rows, SIZE), np.float32)) for _ in range(2)]
-        return float(evaluator(operands[0], weight, operands[1]).mean)
-
-    return sample
+    x, weight, out = map(tvm.runtime.tensor, (np.ones((rows, SIZE), np.float32), packed, np.ones((rows, SIZE), "f4")))
+    module = tvm.runtime.load_module(str(directory / "library.so"))
+    evaluator = module.time_evaluator(ENTRY, tvm.cpu(), number=calls, repeat=1)
+    return lambda number: float(evaluator(x, weight, out).mean)
 
 
 def python_calls_ns(directory: Path) -> dict[str, float]:
     """Nanoseconds of a call at one row, by kind of operands; torch's where it is installed."""
-    import numpy as np  # noqa: PLC0415
-
     import shapewright as sw  # noqa: PLC0415
-    from benchmarks.alternating import alternate, sampler  # noqa: PLC0415
 
     library = sw.load(directory)
     x, weight, out = np.ones((1, SIZE), np.float32), np.ones((SIZE, SIZE), np.float32), np.empty((1, SIZE), np.float32)
     packed = library.pack(weight)
-    contenders = {"numpy": sampler(lambda: library(x, packed, out))}
+    calls: dict[str, Any] = {"numpy": lambda: library(x, packed, out)}
     if importlib.util.find_spec("torch") is not None:
         import torch  # noqa: PLC0415
 
         torch.set_num_threads(1)
         a, b, c = torch.ones(1, SIZE), torch.ones(SIZE, SIZE), torch.empty(1, SIZE)
-        contenders["torch"] = sampler(lambda: library(a, packed, c))
-        contenders["torch.mm"] = sampler(lambda: torch.mm(a, b, out=c))
-        contenders |= {name: sampler(call) for name, call in operator_calls(directory).items()}
-    return {name: 1e9 * seconds for name, seconds in alternate(contenders, rounds=TURNS).items()}
+        calls |= {"torch": lambda: library(a, packed, c), "torch.mm": lambda: torch.mm(a, b, out=c)}
+        calls |= operator_calls(directory)
+    seconds = alternate({name: sampler(call) for name, call in calls.items()}, rounds=TURNS)
+    return {name: 1e9 * each for name, each in seconds.items()}
 
 
-def operator_calls(directory: Path) -> dict[str, Callable[[], Any]]:
+def operator_calls(directory: Path) -> dict[str, Any]:
     """Calls of a library at one row as PyTorch makes them: through the operator, and as Inductor's code does."""
     import torch  # noqa: PLC0415
 

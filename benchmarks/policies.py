@@ -13,42 +13,27 @@ where that is not among them.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import statistics
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.table import Table
-
-from benchmarks.alternating import geomean
-from benchmarks.options import count, integers
-from benchmarks.suite import Benchmark, suite_here
+from benchmarks.harness.results import Row, names, say, write
+from benchmarks.harness.suite import Benchmark, suite_here, suite_parser
+from benchmarks.harness.turns import geomean, medians, turns
 from tuner.errors import InvalidInput
 from tuner.program.job.jobspec import DEFAULT_POLICY, POLICIES, Budget, check_policy
 from tuner.program.job.task import SearchTask
-from tuner.records import MeasureResult
+
+if TYPE_CHECKING:
+    from benchmarks.compare.searched import Searched
 
 AGAIN = "again"
 """The reference's library, timed a second time."""
-Row = dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Searched:
-    """What one search came to: the figures of its summary, its results in order, and the folder of its library."""
-
-    summary: Mapping[str, Any]
-    results: Sequence[MeasureResult]
-    library: Path
-
-
-Tune = Callable[[SearchTask, str, int, Budget, Path], Searched]
+Tune = Callable[[SearchTask, str, int, Budget, Path], "Searched"]
 """Searches with a policy, a seed and a budget; the library goes to a folder that is not there yet."""
 Time = Callable[[Benchmark, Mapping[str, Path]], Mapping[str, float]]
 """The objective of each library, in seconds, all timed in one run."""
@@ -56,29 +41,20 @@ Time = Callable[[Benchmark, Mapping[str, Path]], Mapping[str, float]]
 
 def main() -> int:
     options = _options()
-    name, target, benchmarks = suite_here(options)
+    protocol, benchmarks = suite_here(options)
     rows: list[Row] = []
     for benchmark in benchmarks:
         rows += race(benchmark, options.policies, options.seeds, budgets_of(options), tuned, objectives)
-    protocol = {"suite": name, "threads": options.threads, "target": target.fingerprint, "seeds": options.seeds}
-    protocol |= {"timing": "libraries at the tuned shapes in alternating samples; medians; warm cache"}
+    protocol |= {"seeds": options.seeds, "timing": "libraries at the tuned shapes in alternating samples; medians"}
     summary = summary_of(rows)
-    document = {"policies": rows, "summary": summary, "protocol": protocol}
-    options.json.write_text(json.dumps(document, indent=1) + "\n")
+    write(options.json, {"policies": rows, "summary": summary, "protocol": protocol})
     show(summary)
     return 0
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
-    parser.add_argument("suite", type=Path)
-    parser.add_argument("--workload", help="only this one of the suite")
+    parser = suite_parser(__doc__, seeds=(0, 1, 2), trials=128, seconds=60.0)
     parser.add_argument("--policies", type=policies, default=POLICIES, help="comma-separated; default: all")
-    parser.add_argument("--seeds", type=integers, default=(0, 1, 2), help="comma-separated")
-    parser.add_argument("--trials", type=int, default=128, help="of each search; 0: none with equal trials")
-    parser.add_argument("--seconds", type=float, default=60.0, help="of each search; 0: none with equal seconds")
-    parser.add_argument("--threads", type=count, default=1)
-    parser.add_argument("--json", type=Path, required=True)
     options = parser.parse_args()
     if not budgets_of(options):
         parser.error("give --trials or --seconds above 0")
@@ -88,7 +64,7 @@ def _options() -> argparse.Namespace:
 def policies(text: str) -> tuple[str, ...]:
     """Names of policies, as in roller,droplet, each once."""
     try:
-        return tuple(dict.fromkeys(check_policy(name) for name in text.split(",")))
+        return tuple(check_policy(name) for name in names(text))
     except InvalidInput as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 
@@ -106,17 +82,18 @@ def race(
 ) -> Iterator[Row]:  # fmt: skip
     """A row for each budget, seed and policy. Which policy is the first to search changes with the seed."""
     for label, budget in budgets.items():
-        for turn, seed in enumerate(seeds):
-            start = turn % len(names)
+        for seed, order in zip(seeds, turns(names, len(seeds)), strict=True):
             with tempfile.TemporaryDirectory(prefix="shapewright-policies-") as folder:
                 searched: dict[str, Searched] = {}
-                for name in (*names[start:], *names[:start]):
+                for name in order:
                     searched[name] = tune(benchmark.task, name, seed, budget, Path(folder) / name)
-                    _say(f"{benchmark.name}, {label}, seed {seed}: {name}, {searched[name].summary['trials']} trials")
+                    say(f"{benchmark.name}, {label}, seed {seed}: {name}, {searched[name].summary['trials']} trials")
                 yield from _timed(benchmark, {name: searched[name] for name in names}, label, seed, time)
 
 
 def _timed(benchmark: Benchmark, searched: Mapping[str, Searched], label: str, seed: int, time: Time) -> Iterator[Row]:
+    from benchmarks.compare.searched import best_so_far  # noqa: PLC0415
+
     reference = reference_of(list(searched))
     libraries = {name: each.library for name, each in searched.items()}
     objective_s = time(benchmark, libraries | {AGAIN: libraries[reference]})
@@ -126,8 +103,7 @@ def _timed(benchmark: Benchmark, searched: Mapping[str, Searched], label: str, s
             "objective_s": objective_s[name],
             "vs_reference": objective_s[name] / objective_s[reference],
             "noise": abs(math.log(objective_s[AGAIN] / objective_s[reference])),
-            "trials": each.summary["trials"], "elapsed_s": each.summary["elapsed_s"],
-            "ended_by": each.summary["ended_by"],
+            **{figure: each.summary[figure] for figure in ("trials", "elapsed_s", "ended_by")},
             "curve": best_so_far(benchmark.task, each.results),
         }  # fmt: skip
 
@@ -137,34 +113,21 @@ def reference_of(names: Sequence[str]) -> str:
     return DEFAULT_POLICY if DEFAULT_POLICY in names else names[0]
 
 
-def best_so_far(task: SearchTask, results: Sequence[MeasureResult]) -> list[float | None]:
-    """The weighted time of the best kernels so far after each trial, in seconds at one speed of the device; None until
-    every instance has one."""
-    from benchmarks.resubmission import curve  # noqa: PLC0415
-    from tuner.search.observations import reference_anchor_s  # noqa: PLC0415
-
-    return [value if math.isfinite(value) else None for value in curve(task, results, reference_anchor_s(results))]
-
-
 def tuned(task: SearchTask, policy: str, seed: int, budget: Budget, folder: Path) -> Searched:
     """A search on this machine."""
-    from shapewright.session import tune_here  # noqa: PLC0415
+    from benchmarks.compare.searched import search  # noqa: PLC0415
 
-    result = tune_here(task, policy=policy, seed=seed, trials=budget.trials, seconds=budget.seconds)
-    return Searched(result.summary, result.results, result.save(folder))
+    return search(task, seed, folder, policy=policy, trials=budget.trials, seconds=budget.seconds)
 
 
 def objectives(benchmark: Benchmark, libraries: Mapping[str, Path]) -> dict[str, float]:
     """Libraries in turns on this machine, at the shapes that they were tuned for."""
-    from benchmarks.timing import open_contenders, time_at  # noqa: PLC0415
+    from benchmarks.compare.rows import time_libraries  # noqa: PLC0415
 
-    totals = dict.fromkeys(libraries, 0.0)
-    with open_contenders(benchmark, list(libraries), libraries, benchmark.task.threads, {}) as contenders:
-        for instance in benchmark.task.instances:
-            seconds, _ = time_at(contenders, instance.shape)
-            for name in totals:
-                totals[name] += instance.weight * seconds[name]
-    return totals
+    instances = benchmark.task.instances
+    times = map(medians, time_libraries(benchmark, libraries, [instance.shape for instance in instances]))
+    weighted = [(instance.weight, each) for instance, each in zip(instances, times, strict=True)]
+    return {name: sum(weight * each[name] for weight, each in weighted) for name in libraries}
 
 
 # -- what it comes to -------------------------------------------------------------------------------------------------
@@ -172,21 +135,13 @@ def summary_of(rows: Sequence[Row]) -> dict[str, Any]:
     """Figures of each budget and policy over all workloads and seeds: the geometric mean and the largest of its
     objective over the reference's (below 1 is better), the median of its trials and of its seconds. ``noise``: the
     mean difference between two timings of one library, as a share, by budget."""
-    labels = list(dict.fromkeys(row["budget"] for row in rows))
     names = list(dict.fromkeys(row["policy"] for row in rows))
-    own = {
-        (label, name): [r for r in rows if (r["budget"], r["policy"]) == (label, name)]
-        for label in labels
-        for name in names
-    }
-    return {
-        "reference": reference_of(names),
-        "by_budget": {label: {name: _figures(own[label, name]) for name in names} for label in labels},
-        "noise": {
-            label: math.expm1(statistics.fmean(row["noise"] for row in rows if row["budget"] == label))
-            for label in labels
-        },
-    }  # fmt: skip
+    by_budget, noise = {}, {}
+    for label in dict.fromkeys(row["budget"] for row in rows):
+        own = [row for row in rows if row["budget"] == label]
+        by_budget[label] = {name: _figures([row for row in own if row["policy"] == name]) for name in names}
+        noise[label] = math.expm1(statistics.fmean(row["noise"] for row in own))
+    return {"reference": reference_of(names), "by_budget": by_budget, "noise": noise}
 
 
 def _figures(rows: Sequence[Row]) -> dict[str, float]:
@@ -203,17 +158,11 @@ def show(summary: Mapping[str, Any]) -> None:
     """A table for each budget."""
     for label, figures in summary["by_budget"].items():
         noise = f"{100 * summary['noise'][label]:.1f} % noise"
-        table = Table(title=f"{label}: time of the library over that of {summary['reference']} ({noise})")
-        for column in ("policy", "mean", "worst", "trials", "seconds"):
-            table.add_column(column, justify="left" if column == "policy" else "right")
+        print(f"{label}: time of the library over that of {summary['reference']} ({noise})")
+        print(f"{'policy':14}{'mean':>8}{'worst':>8}{'trials':>8}{'seconds':>9}")
         for name, each in figures.items():
-            ratios = (f"{each['geomean_vs_reference']:.3f}", f"{each['worst_vs_reference']:.3f}")
-            table.add_row(name, *ratios, f"{each['trials']:g}", f"{each['elapsed_s']:.0f}")
-        Console().print(table)
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+            ratios = f"{each['geomean_vs_reference']:8.3f}{each['worst_vs_reference']:8.3f}"
+            print(f"{name:14}{ratios}{each['trials']:8g}{each['elapsed_s']:9.0f}")
 
 
 if __name__ == "__main__":

@@ -1,81 +1,104 @@
-"""What theory alone is worth: libraries of no trials, by typical rates and by the device's, against a search.
+"""What theory alone is worth, and what the seconds of a search buy: libraries of no trials, by typical rates and by the
+device's, against searches and the vendors.
 
-    python -m benchmarks.theory SUITE.yaml [--workload NAME] [--seconds 60] [--threads N] [--seed N] --json OUT
+    python -m benchmarks.theory SUITE.yaml [--workload NAME] [--seconds 60] [--against mm,onednn,...] [--threads N]
+        [--seed N] --json OUT
 
 Each workload has a library chosen by theory with the typical rates, one by the rates that `shapewright device
-calibrate` measured of this machine (left out where it did not), and one of a search of so many seconds. All are timed
-at the test shapes, in alternating samples of one run. The regret of theory is its time over the search's, less one.
+calibrate` measured of this machine (left out where it did not), and one of a search for each number of seconds, each
+from nothing; several numbers give quality over tuning time. All are timed at the test shapes, in alternating samples of
+one run, and so are the vendors' routines that ``--against`` names. The regret of theory is its time over that of the
+longest search, less one.
 """
 
 from __future__ import annotations
 
-import json
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.alternating import geomean
-from benchmarks.suite import Benchmark, suite_here, suite_parser
+from benchmarks.harness.results import Row, finish, say
+from benchmarks.harness.suite import Benchmark, suite_here, suite_parser
+from benchmarks.harness.turns import geomean, interval, medians
 
 if TYPE_CHECKING:
-    from tuner.program.job.task import SearchTask
+    from benchmarks.compare.searched import Searched
 
 TYPICAL, CALIBRATED, SEARCHED = "typical", "calibrated", "searched"
-Row = dict[str, Any]
 
 
 def main() -> int:
-    parser = suite_parser(__doc__)
-    parser.add_argument("--seconds", type=float, default=60.0, help="of the search")
-    options = parser.parse_args()
-    name, target, benchmarks = suite_here(options)
-    rows = [row for benchmark in benchmarks for row in _of_workload(benchmark, options.seconds, options.seed)]
-    protocol = {"suite": name, "threads": options.threads, "target": target.fingerprint, "seed": options.seed}
-    document = {"rows": rows, "summary": summary_of(rows), "protocol": protocol | {"seconds": options.seconds}}
-    options.json.write_text(json.dumps(document, indent=1) + "\n")
-    print(json.dumps(document["summary"], indent=1))
-    return 0
+    options = suite_parser(__doc__, seconds=(60.0,), against=list[str]()).parse_args()
+    protocol, benchmarks = suite_here(options)
+    rows, points = list[Row](), dict[str, Any]()
+    for benchmark in benchmarks:
+        with tempfile.TemporaryDirectory(prefix="shapewright-theory-") as folder:
+            searched = libraries_of(benchmark, options.seconds, options.seed, Path(folder))
+            points[benchmark.name] = {name: _point(each.summary) for name, each in searched.items()}
+            rows += timed(benchmark, searched, options.against)
+        say(f"{benchmark.name}: {summary_of(rows)}")
+    protocol |= {"seconds": options.seconds, "against": options.against}
+    return finish(options.json, {"rows": rows, "points": points, "summary": summary_of(rows), "protocol": protocol})
 
 
-def _of_workload(benchmark: Benchmark, seconds: float, seed: int) -> list[Row]:
-    from shapewright.calibrations import at_kept_rates  # noqa: PLC0415 - after the threads are limited
-
-    task = benchmark.task
-    calibrated = at_kept_rates(task)
-    with tempfile.TemporaryDirectory(prefix="shapewright-theory-") as folder:
-        libraries = {TYPICAL: _library(task, {"trials": 0}, seed, Path(folder) / TYPICAL, is_typical=True)}
-        if calibrated.rates != task.rates:
-            libraries[CALIBRATED] = _library(calibrated, {"trials": 0}, seed, Path(folder) / CALIBRATED)
-        libraries[SEARCHED] = _library(calibrated, {"seconds": seconds}, seed, Path(folder) / SEARCHED)
-        return _timed(benchmark, libraries)
+def _point(summary: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: summary[name] for name in ("trials", "elapsed_s", "kernels")}
 
 
-def _library(task: SearchTask, budget: Mapping[str, Any], seed: int, folder: Path, *, is_typical: bool = False) -> Path:
-    from shapewright.session import tune_here  # noqa: PLC0415
+def libraries_of(benchmark: Benchmark, seconds: Sequence[float], seed: int, folder: Path) -> dict[str, Searched]:
+    """Libraries by name; the longest search has the name SEARCHED, others that of their seconds."""
+    from benchmarks.compare.searched import search  # noqa: PLC0415 - after the threads are limited
+    from shapewright.calibrations import at_kept_rates  # noqa: PLC0415
 
-    return tune_here(task, seed=seed, **budget, calibrated=not is_typical).save(folder)
+    task, calibrated = benchmark.task, at_kept_rates(benchmark.task)
+    libraries = {TYPICAL: search(task, seed, folder / TYPICAL, trials=0, calibrated=False)}
+    if calibrated.rates != task.rates:
+        libraries[CALIBRATED] = search(calibrated, seed, folder / CALIBRATED, trials=0)
+    for each in sorted(seconds):
+        name = SEARCHED if each == max(seconds) else f"{each:g} s"
+        libraries[name] = search(calibrated, seed, folder / name, seconds=each)
+        say(f"{benchmark.name}, {each:g} s: {libraries[name].summary['trials']} trials")
+    return libraries
 
 
-def _timed(benchmark: Benchmark, libraries: Mapping[str, Path]) -> list[Row]:
-    from benchmarks.timing import open_contenders, time_at  # noqa: PLC0415
+def timed(benchmark: Benchmark, searched: Mapping[str, Searched], against: Sequence[str]) -> list[Row]:
+    from benchmarks.compare.rows import open_contenders, time_at  # noqa: PLC0415
 
-    rows: list[Row] = []
-    with open_contenders(benchmark, list(libraries), libraries, benchmark.task.threads, {}) as contenders:
+    libraries, rows = {name: each.library for name, each in searched.items()}, list[Row]()
+    with open_contenders(benchmark, [*libraries, *against], libraries) as contenders:
         for shape in benchmark.test:
-            seconds, _ = time_at(contenders, shape)
-            own = {name: seconds[name] for name in libraries}
-            rows.append({"workload": benchmark.name, "shape": shape, "tuned_on": benchmark.tuned_on(shape), "s": own})
-    print(f"{benchmark.name}: {summary_of(rows)}", file=sys.stderr, flush=True)
+            samples, _ = time_at(contenders, shape)
+            rounded = {name: [float(f"{each:.4g}") for each in times] for name, times in samples.items()}
+            seen = {"workload": benchmark.name, "shape": shape, "tuned_on": benchmark.tuned_on(shape)}
+            rows.append({**seen, "s": medians(rounded), "samples_s": rounded, "libraries": list(libraries)})
     return rows
 
 
 def summary_of(rows: Sequence[Row]) -> dict[str, Any]:
-    """The regret of theory over all shapes, and the largest at one, by contender."""
-    names = [name for name in (TYPICAL, CALIBRATED) if all(name in row["s"] for row in rows)]
-    ratios = {name: [row["s"][name] / row["s"][SEARCHED] for row in rows] for name in names}
-    return {name: {"regret": geomean(each) - 1, "worst": max(each) - 1} for name, each in ratios.items()}
+    """By library in the rows of all shapes: its regret against the longest search, the largest at one shape, and, where
+    rivals were timed, how many times faster than the fastest of them it is: the mean, its interval, the least."""
+    common = [name for name in rows[0]["libraries"] if all(name in row["s"] for row in rows)]
+    return {name: _regret(name, rows) | _against_best(name, rows) for name in common}
+
+
+def _regret(name: str, rows: Sequence[Row]) -> dict[str, float]:
+    ratios = [row["s"][name] / row["s"][SEARCHED] for row in rows]
+    return {"regret": geomean(ratios) - 1, "worst": max(ratios) - 1}
+
+
+def _against_best(name: str, rows: Sequence[Row]) -> dict[str, Any]:
+    ratios, pairs = [], []
+    for row in rows:
+        rivals = {each: seconds for each, seconds in row["s"].items() if each not in row["libraries"]}
+        if rivals:
+            best = min(rivals, key=lambda each: float(rivals[each]))
+            ratios.append(rivals[best] / row["s"][name])
+            pairs.append((row["samples_s"][best], row["samples_s"][name]))
+    if not ratios:
+        return {}
+    return {"geomean_vs_best": geomean(ratios), "interval_vs_best": interval(pairs), "worst_vs_best": min(ratios)}
 
 
 if __name__ == "__main__":

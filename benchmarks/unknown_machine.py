@@ -13,7 +13,6 @@ is noise.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import sys
 import tempfile
@@ -28,37 +27,24 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks.alternating import geomean
-from benchmarks.options import count, numbers
-from benchmarks.suite import Benchmark, suite_here, suite_parser
+from benchmarks.harness.results import Row, finish, say
+from benchmarks.harness.suite import Benchmark, suite_here, suite_parser
+from benchmarks.harness.turns import geomean, medians
 from tuner.program.target.rates import NUMBERS, Rates
 
 if TYPE_CHECKING:
-    from tuner.program.job.task import SearchTask
+    from benchmarks.compare.searched import Searched
 
-AGAIN = "again"
-"""The undisturbed library, timed a second time."""
-Row = dict[str, Any]
+UNDISTURBED, AGAIN = "undisturbed", "again"
+MAX_CYCLES = 1e6
 
 
 def main() -> int:
-    options = _options()
-    name, target, benchmarks = suite_here(options)
+    options = suite_parser(__doc__, draws=5, seconds=(0.0, 60.0, 180.0), most=3.0).parse_args()
+    protocol, benchmarks = suite_here(options)
     rows = [row for benchmark in benchmarks for row in _of_workload(benchmark, options)]
-    protocol = {"suite": name, "threads": options.threads, "target": target.fingerprint, "seed": options.seed}
     protocol |= {"most": options.most, "timing": "all libraries at the test shapes in alternating samples"}
-    document = {"rows": rows, "summary": summary_of(rows), "protocol": protocol}
-    options.json.write_text(json.dumps(document, indent=1) + "\n")
-    print(json.dumps(document["summary"], indent=1))
-    return 0
-
-
-def _options() -> argparse.Namespace:
-    parser = suite_parser(__doc__)
-    parser.add_argument("--draws", type=count, default=5)
-    parser.add_argument("--seconds", type=numbers, default=(0.0, 60.0, 180.0), help="comma-separated; 0: theory alone")
-    parser.add_argument("--most", type=float, default=3.0, help="the largest factor, and the reciprocal of the least")
-    return parser.parse_args()
+    return finish(options.json, {"rows": rows, "summary": summary_of(rows), "protocol": protocol})
 
 
 # -- a machine that nobody knows --------------------------------------------------------------------------------------
@@ -66,9 +52,6 @@ def disturbed(rates: Rates, draw: int, most: float) -> Rates:
     """Every rate times a factor of its own between ``1/most`` and ``most``."""
     factors = _factors(len(NUMBERS), draw, most)
     return replace(rates, **{name: getattr(rates, name) * by for name, by in zip(NUMBERS, factors, strict=True)})
-
-
-MAX_CYCLES = 1e6
 
 
 @contextmanager
@@ -91,10 +74,7 @@ def _estimates() -> list[ModuleType]:
     """The modules that hold constants of theory."""
     from tuner.schedule import product, rules  # noqa: PLC0415 - after the threads are limited
 
-    found = [
-        *walk_packages(rules.__path__, "tuner.schedule.rules."),
-        *walk_packages(product.__path__, "tuner.schedule.product."),
-    ]
+    found = [each for package in (rules, product) for each in walk_packages(package.__path__, f"{package.__name__}.")]
     return [import_module(each.name) for each in found]
 
 
@@ -110,48 +90,35 @@ def _factors(number: int, draw: int, most: float) -> list[float]:
 
 # -- searches ---------------------------------------------------------------------------------------------------------
 def _of_workload(benchmark: Benchmark, options: argparse.Namespace) -> Iterator[Row]:
+    from benchmarks.compare.searched import for_seconds, search  # noqa: PLC0415
     from shapewright.calibrations import at_kept_rates  # noqa: PLC0415
 
     task = at_kept_rates(benchmark.task)
-    with tempfile.TemporaryDirectory(prefix="shapewright-unknown-") as folder:
+    with tempfile.TemporaryDirectory(prefix="shapewright-unknown-") as name:
         for seconds in options.seconds:
-            libraries = {"undisturbed": _searched(task, seconds, options.seed, Path(folder) / f"{seconds}")}
+            folder, budget = Path(name) / f"{seconds}", for_seconds(seconds)
+            searched = {UNDISTURBED: search(task, options.seed, folder / UNDISTURBED, **budget)}
             for draw in range(options.draws):
                 unknown = task.at_rates(disturbed(task.rates, draw, options.most))
                 with disturbed_constants(draw, options.most):
-                    path = Path(folder) / f"{seconds}-{draw}"
-                    libraries[str(draw)] = _searched(unknown, seconds, options.seed, path)
-                print(f"{benchmark.name}, {seconds:g} s, draw {draw}", file=sys.stderr, flush=True)
-            yield from _timed(benchmark, seconds, libraries)
+                    searched[str(draw)] = search(unknown, options.seed, folder / str(draw), **budget)
+                say(f"{benchmark.name}, {seconds:g} s, draw {draw}")
+            yield from _timed(benchmark, seconds, searched)
 
 
-def _searched(task: SearchTask, seconds: float, seed: int, folder: Path) -> tuple[Mapping[str, Any], Path]:
-    from shapewright.session import tune_here  # noqa: PLC0415
+def _timed(benchmark: Benchmark, seconds: float, searched: Mapping[str, Searched]) -> Iterator[Row]:
+    from benchmarks.compare.rows import time_libraries  # noqa: PLC0415
 
-    budget = {"seconds": seconds} if seconds else {"trials": 0}
-    result = tune_here(task, seed=seed, **budget)
-    return result.summary, result.save(folder)
-
-
-def _timed(
-    benchmark: Benchmark, seconds: float, searched: Mapping[str, tuple[Mapping[str, Any], Path]]
-) -> Iterator[Row]:
-    from benchmarks.timing import open_contenders, time_at  # noqa: PLC0415
-
-    libraries = {name: path for name, (_, path) in searched.items()}
-    libraries[AGAIN] = libraries["undisturbed"]
-    ratios: dict[str, list[float]] = {name: [] for name in libraries}
-    with open_contenders(benchmark, list(libraries), libraries, benchmark.task.threads, {}) as contenders:
-        for shape in benchmark.test:
-            times, _ = time_at(contenders, shape)
-            for name in libraries:
-                ratios[name].append(times[name] / times["undisturbed"])
+    libraries = {name: each.library for name, each in searched.items()}
+    libraries[AGAIN] = libraries[UNDISTURBED]
+    times = [medians(samples) for samples in time_libraries(benchmark, libraries, benchmark.test)]
     for name in libraries:
-        summary = searched[name][0] if name in searched else {}
+        ratios = [each[name] / each[UNDISTURBED] for each in times]
+        told = searched[name].summary if name in searched else {}
+        figures = {each: told.get(each) for each in ("trials", "ended_by", "elapsed_s", "interval_coverage")}
         yield {
-            "workload": benchmark.name, "seconds": seconds, "draw": name, "vs_undisturbed": geomean(ratios[name]),
-            "worst": max(ratios[name]), "trials": summary.get("trials"), "ended_by": summary.get("ended_by"),
-            "elapsed_s": summary.get("elapsed_s"), "interval_coverage": summary.get("interval_coverage"),
+            "workload": benchmark.name, "seconds": seconds, "draw": name, "vs_undisturbed": geomean(ratios),
+            "worst": max(ratios), **figures,
         }  # fmt: skip
 
 
@@ -161,7 +128,7 @@ def summary_of(rows: Sequence[Row]) -> dict[str, Any]:
     result = {}
     for seconds in dict.fromkeys(row["seconds"] for row in rows):
         own = [row for row in rows if row["seconds"] == seconds]
-        ratios = [row["vs_undisturbed"] for row in own if row["draw"] not in ("undisturbed", AGAIN)]
+        ratios = [row["vs_undisturbed"] for row in own if row["draw"] not in (UNDISTURBED, AGAIN)]
         noise = [abs(math.log(row["vs_undisturbed"])) for row in own if row["draw"] == AGAIN]
         result[f"{seconds:g} s"] = {
             "geomean_vs_undisturbed": geomean(ratios), "worst_vs_undisturbed": max(ratios), "draws": len(ratios),

@@ -24,8 +24,8 @@ from typing import Any
 import torch
 
 import shapewright as sw
-from benchmarks.local_service import say, service_at
-from benchmarks.model_zoo import Bert
+from benchmarks.harness.local_service import say, service_at
+from benchmarks.nets.zoo import Bert
 
 WORDS, BATCH = 1000, 2
 TOLERANCE = 1e-3

@@ -32,8 +32,8 @@ from typing import Any  # noqa: E402
 import numpy as np  # noqa: E402
 
 import shapewright as sw  # noqa: E402
-from benchmarks.alternating import alternate, geomean, sampler  # noqa: E402
-from benchmarks.local_service import local_service, say  # noqa: E402
+from benchmarks.harness.local_service import local_service, say  # noqa: E402
+from benchmarks.harness.turns import alternate, geomean, sampler  # noqa: E402
 from tuner.program.job.documents import read_yaml  # noqa: E402
 
 JOB = Path(__file__).with_name("bert_dense.yaml")

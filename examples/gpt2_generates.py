@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 import shapewright as sw
-from benchmarks.local_service import say, service_at
+from benchmarks.harness.local_service import say, service_at
 
 VOCABULARY = 1000
 CACHES = ("dynamic", "static")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 
-from benchmarks.contenders import inputs_of, outputs_of, stream_bytes
+from benchmarks.harness.calls import inputs_of, outputs_of, stream_bytes
 from tuner.program.job.build import make_workload
 
 MOE = make_workload("moe_dense", {"t": "T", "e": 3, "n": 5, "k": 4})

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import shapewright as sw
-from benchmarks.dietcode import DietCodeSearch, Settings, adaption, tile_of
-from benchmarks.rivals import DoesNotApply
+from benchmarks.harness.calls import DoesNotApply
+from benchmarks.rivals.dietcode import DietCodeSearch, Settings, adaption, tile_of
 from tuner.library.dispatcher import choose
 from tuner.measure import BuildResult, RunRequest, never
 from tuner.program.job.task import SearchTask

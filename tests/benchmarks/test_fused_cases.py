@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 import pytest
 
-from benchmarks.contenders import Array, inputs_of, outputs_of, separate_call
-from benchmarks.fused_cases import FUSED, parts_of
-from benchmarks.operator_cases import benchmarks_of
+from benchmarks.harness.calls import Array, inputs_of, outputs_of
+from benchmarks.harness.suite import benchmarks_of, names_of, parts_of
+from benchmarks.rivals import separate_call
 from tuner.program.language.workload import Workload
 from tuner.program.reference import compute
 from tuner.program.target import native
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 SHAPE = {"T": 3}
 
 
-@pytest.mark.parametrize("name", FUSED)
+@pytest.mark.parametrize("name", names_of(["fused"]))
 def test_bare_and_chain_make_the_fused_operator(name: str) -> None:
     for benchmark in benchmarks_of(name, native(), 1):
         workload = benchmark.task.workload

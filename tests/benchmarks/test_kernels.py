@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.contenders import THREAD_VARIABLES
-from benchmarks.suite import read_suite, suite_here, suite_parser
+from benchmarks.harness.remote import THREAD_VARIABLES
+from benchmarks.harness.suite import read_suite, suite_here, suite_parser
 from tuner.errors import InvalidInput
 from tuner.program.target import native
 
@@ -25,7 +25,7 @@ workloads:
 """
 
 
-@pytest.mark.parametrize("name", ["dietcode-dense", "dietcode-batch-matmul", "tokens-dense", "square"])
+@pytest.mark.parametrize("name", ["dietcode-dense", "dietcode-batch-matmul", "tokens-dense", "square", "chains"])
 def test_suites_of_the_catalogues_operators_are_read(name: str) -> None:
     read, benchmarks = read_suite(SUITES / f"{name}.yaml", native(), 1)
     assert read == name
@@ -84,7 +84,7 @@ def test_the_document_has_rows_summary_and_protocol(tmp_path: Path) -> None:
     suite.write_text(TINY)
     command = [sys.executable, "-m", "benchmarks.kernels", str(suite), "--trials", "4", "--seconds", "30"]
     done = subprocess.run(
-        [*command, "--against", "bucket,single,dietcode,bmm", "--keep-trials", "--json", str(out)],
+        [*command, "--against", "bucket,single,dietcode,bmm", "--json", str(out)],
         cwd=SUITES.parents[1], capture_output=True, text=True, timeout=240, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -99,6 +99,5 @@ def test_the_document_has_rows_summary_and_protocol(tmp_path: Path) -> None:
     assert document["summary"]["geomean_vs_best"] is None, "our own ablations are no vendors"
     (spent,) = document["protocol"]["rival_tuning"]
     assert (spent["rival"], spent["trials"]) == ("dietcode", document["summary"]["trials"])
-    assert len(document["searches"][0]["results"]) == document["summary"]["trials"]
     assert document["protocol"]["threads"] == 1
     assert list(document["protocol"]["skipped"]) == ["small/bmm"], "what does not apply is named"

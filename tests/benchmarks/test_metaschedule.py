@@ -12,10 +12,10 @@ import tvm
 from tvm.s_tir import Schedule
 
 import shapewright as sw
-from benchmarks import metaschedule
-from benchmarks.metaschedule_worker import LAYOUT_REWRITE, packing
-from benchmarks.rivals import DoesNotApply
-from benchmarks.static_function import static_function
+from benchmarks.harness.calls import DoesNotApply
+from benchmarks.rivals import metaschedule
+from benchmarks.rivals.metaschedule_worker import LAYOUT_REWRITE, packing
+from benchmarks.rivals.static_function import static_function
 from tuner.program.job.build import make_workload
 from tuner.program.job.task import SearchTask
 from tuner.program.language.workload import Workload
@@ -61,18 +61,19 @@ def test_a_schedule_that_leaves_the_weight_alone_has_no_packing() -> None:
     assert packing(Schedule(static_function(DENSE, {"T": 2}))) is None
 
 
-def test_what_is_kept_is_not_searched_again_and_an_interrupted_round_counts(tmp_path: Path) -> None:
+def test_what_is_kept_is_not_searched_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = sw.ShapeVar("T", range(1, 9))
     task = SearchTask(DENSE, shape_vars=(rows,), instances=[5], target=native())
     root = tmp_path / DENSE.key / f"{native().fingerprint}-1"
     folder = saved(DENSE, {"T": 5}, root)
-    (folder / metaschedule.STATE).write_text(json.dumps({"trials": 8, "elapsed_s": 2.0, "search_s": 1e-6}))
-    (folder / metaschedule.CURVE).write_text(json.dumps({"elapsed_s": 1.0, "latencies_s": [1e-6, 2e-6]}) + "\n")
+    (folder / metaschedule.STATE).write_text(json.dumps({"elapsed_s": 3.0}))
+    (folder / metaschedule.RECORDS).write_text(json.dumps([0, [[], [1e-6], {}, []]]) + "\n")
     before = (folder / metaschedule.MODULE).stat().st_mtime_ns
-    told: list[str] = []
-    assert metaschedule.tune_shapes(task, [{"T": 5}], metaschedule.Budget(10), tmp_path, told.append) == root
+    assert metaschedule.tune_shapes(task, [{"T": 5}], 1, tmp_path) == root
     assert (folder / metaschedule.MODULE).stat().st_mtime_ns == before
-    assert "10 trials, 3 s, 1.0 us" in told[0]
+    assert "1 trials, 3 s, 1.0 us" in capsys.readouterr().err
+    once = {"trials": 1, "elapsed_s": 3.0}
+    assert metaschedule.spent(root) == {**once, "shapes": {"T=5": once}}
 
 
 def test_a_shape_that_no_schedule_was_found_for_says_so(tmp_path: Path) -> None:

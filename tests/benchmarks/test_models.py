@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.model_tuning import Point, curve_of, known_of, saved
-from benchmarks.model_zoo import MODELS, build
 from benchmarks.models import lengths_of, main, recompiled, summary_of, tasks_of
+from benchmarks.nets.tuning import Point, curve_of, known_of, saved
+from benchmarks.nets.zoo import MODELS, build
 from tuner.program.job.budget_plan import MIN_TRIALS
 from tuner.search.summary import SearchSummary, Stage
 

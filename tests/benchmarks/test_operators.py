@@ -9,9 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.fused_cases import FUSED
-from benchmarks.operator_cases import ALL, DEFAULT, TUNED, VARIANTS, benchmarks_of, names_of
-from benchmarks.operator_programs import CHAINS
+from benchmarks.harness.suite import benchmarks_of, names_of, operators
 from benchmarks.operators import contenders_of, some_of
 from tuner.errors import InvalidInput
 from tuner.program.catalogue import OPS
@@ -20,16 +18,16 @@ from tuner.program.target import native
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("name", DEFAULT)
+@pytest.mark.parametrize("name", names_of(["default"]))
 def test_rows_are_short_and_long(name: str) -> None:
     benchmarks = benchmarks_of(name, native(), 1)
     sizes = [[str(dim) for dim in benchmark.task.workload.inputs[0].dims] for benchmark in benchmarks]
     assert sizes == [["m", "768"], ["m", "4096"]]
     for benchmark in benchmarks:
-        assert len(benchmark.task.instances) == len(TUNED) == 8
+        assert len(benchmark.task.instances) == 8
 
 
-@pytest.mark.parametrize("name", names_of([ALL]))
+@pytest.mark.parametrize("name", names_of(["all"]))
 def test_every_operator_has_six_shapes_half_of_them_held_out(name: str) -> None:
     benchmarks = benchmarks_of(name, native(), 1)
     seen = [benchmark.tuned_on(shape) for benchmark in benchmarks for shape in benchmark.test]
@@ -39,8 +37,16 @@ def test_every_operator_has_six_shapes_half_of_them_held_out(name: str) -> None:
 
 
 def test_all_is_every_operator_every_program_and_the_fused_ones() -> None:
-    assert set(names_of([ALL])) == {*OPS, *CHAINS, *VARIANTS, *FUSED, "resnet50"}
-    assert names_of(["softmax", "fused", "softmax"]) == ["softmax", *FUSED]
+    fused = names_of(["fused"])
+    assert names_of(["softmax", "fused", "softmax"]) == ["softmax", *fused]
+    assert len(fused) == 4
+    assert set(names_of(["all"])) == set(operators()) > {*OPS, *fused, "resnet50"}
+
+
+def test_a_layer_of_resnet_is_named_by_itself() -> None:
+    (layer,) = benchmarks_of("conv5_3x3", native(), 1)
+    assert (layer.name, layer.operator) == ("conv5_3x3", "resnet50")
+    assert len(benchmarks_of("resnet50", native(), 1)) == 23
 
 
 def test_shapes_beyond_an_operators_range_are_left_out() -> None:
@@ -62,10 +68,9 @@ def test_another_name_is_refused_with_those_that_there_are() -> None:
 
 
 def test_rivals_are_chosen_by_name() -> None:
-    assert contenders_of("torch,dlight") == ["torch", "mkl", "onednn", "dlight"]
-    assert contenders_of("") == []
+    assert contenders_of(["torch", "dlight"]) == ["torch", "mkl", "onednn", "dlight"]
     with pytest.raises(InvalidInput, match=r"against: 'tvm' is no rival \(any of: torch, compile, dlight"):
-        contenders_of("tvm")
+        contenders_of(["tvm"])
 
 
 def test_metaschedule_gets_two_shapes_from_within() -> None:

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
+from benchmarks.compare.searched import Searched, best_so_far
+from benchmarks.harness.results import Row
+from benchmarks.harness.suite import Benchmark
 from benchmarks.policies import (
     AGAIN,
-    Row,
-    Searched,
-    best_so_far,
     budgets_of,
     policies,
     race,
@@ -25,7 +25,6 @@ from benchmarks.policies import (
     show,
     summary_of,
 )
-from benchmarks.suite import Benchmark
 from tests.benchmarks.test_kernels import TINY
 from tests.fakes import TASK, latency_s
 from tests.searching import Bench, make_quick

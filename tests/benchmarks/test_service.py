@@ -13,8 +13,9 @@ import psycopg
 import pytest
 
 from benchmarks.service import main
-from benchmarks.service_figures import best_paths, far_paths, percentile
-from benchmarks.service_load import CPUS, NotEmpty, Scale, load
+from benchmarks.serving.figures import best_paths, far_paths, percentile
+from benchmarks.serving.filled import CPUS, NotEmpty, Scale, dense_job, load
+from tuner.program.job.jobspec import parse_job
 from tuner.storage.sql import open_storage
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def test_what_is_loaded_is_what_the_database_serves(empty_url: str) -> None:
     counts = storage.counts()
     per_pair = TINY.records // TINY.pairs
     assert counts["records"] == per_pair * TINY.pairs + TINY.large
-    assert counts["jobs"]["COMPLETED"] == TINY.jobs + 1
+    assert counts["jobs"]["COMPLETED"] == TINY.pairs + 1
     assert len(storage.list_trials(loaded.large_job, limit=10_000)) == TINY.large
     assert storage.get_job(loaded.large_job).trials == TINY.large
     rows = {row.key: row for row in storage.list_workloads(limit=200).items}
@@ -66,7 +67,10 @@ def test_what_is_loaded_is_what_the_database_serves(empty_url: str) -> None:
 
 
 def test_a_database_with_other_content_is_left_alone(sqlite_url: str) -> None:
-    with pytest.raises(NotEmpty, match="has tables already"):
+    storage = open_storage(sqlite_url)
+    storage.create_job(parse_job(dense_job(64, 64)))
+    storage.close()
+    with pytest.raises(NotEmpty, match="has jobs already"):
         load(sqlite_url, TINY)
 
 

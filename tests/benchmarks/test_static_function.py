@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 import tvm
 
-from benchmarks.contenders import inputs_of, outputs_of
-from benchmarks.rivals import DoesNotApply
-from benchmarks.static_function import layout_free, static_function
+from benchmarks.harness.calls import DoesNotApply, inputs_of, outputs_of
+from benchmarks.rivals.static_function import layout_free, static_function
 from tuner.measure.tensors import tensor_of
 from tuner.program.job.build import make_workload, workload_from_json
 from tuner.program.language.workload import Workload

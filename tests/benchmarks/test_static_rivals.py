@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 import tvm
 
-from benchmarks import static_rivals
-from benchmarks.contenders import DLIGHT, contender, inputs_of
-from benchmarks.rivals import DoesNotApply
-from benchmarks.static_function import static_function
-from benchmarks.static_rivals import Checked
+from benchmarks.harness.calls import DoesNotApply, inputs_of
+from benchmarks.rivals import DLIGHT, contender, dlight
+from benchmarks.rivals.dlight import Checked
+from benchmarks.rivals.static_function import static_function
 from tuner.program.job.build import make_workload
 from tuner.program.language.workload import Workload
 
@@ -43,7 +42,7 @@ def test_where_a_call_is_slow_larger_shapes_are_left_out_too(monkeypatch: pytest
 
     checked = Checked(SUM)
     call(2)
-    monkeypatch.setattr(static_rivals, "SLOWEST_S", -1.0)
+    monkeypatch.setattr(dlight, "SLOWEST_S", -1.0)
     with pytest.raises(DoesNotApply, match=r"a call takes 0\.0 s at T=3"):
         call(3)
     with pytest.raises(DoesNotApply, match="at T=3: not timed there, nor at larger shapes"):

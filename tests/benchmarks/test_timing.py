@@ -7,18 +7,23 @@ from typing import Any
 
 import pytest
 
-from benchmarks.alternating import Sampler
-from benchmarks.document import Report, summary_of
-from benchmarks.rivals import DoesNotApply
-from benchmarks.timing import add_timing, against_best, doubtful, time_at
+from benchmarks.compare.rows import add_timing, against_best, doubtful, open_contenders, time_at
+from benchmarks.compare.summary import of_kernels
+from benchmarks.harness.calls import DoesNotApply
+from benchmarks.harness.results import Report
+from benchmarks.harness.suite import Benchmark
+from benchmarks.harness.turns import Sampler
+from tuner.program.job.task import SearchTask
+from tuner.program.language.workload import ShapeVar
+from tuner.program.target import native
 
 
 def row(ours: float, tuned_on: bool = False, m: int = 64, **rivals: float) -> dict[str, Any]:
     result: dict[str, Any] = {
         "workload": "w", "shape": {"T": m}, "tuned_on": tuned_on, "flops": 1000, "extents": {"m": m},
-        "max_abs_error": 0.0, "timings": [],
+        "max_abs_error": 0.0, "samples_s": {},
     }  # fmt: skip
-    add_timing(result, {"ours": ours, "peak": 1.0, **rivals}, 1e6)
+    add_timing(result, {name: [s] for name, s in {"ours": ours, "peak": 1.0, **rivals}.items()}, 1e6)
     return result
 
 
@@ -36,11 +41,11 @@ def test_both_tenths_and_whatever_loses_is_doubtful() -> None:
     assert doubtful([row(1.0, single=0.1)]) == []
 
 
-def test_a_row_keeps_both_timings_and_shows_their_median() -> None:
+def test_a_row_keeps_the_samples_of_both_timings_and_shows_their_median() -> None:
     result = row(2.0, mm=1.0)
-    add_timing(result, {"ours": 1.0, "peak": 3.0, "mm": 2.0}, 1e4)
+    add_timing(result, {"ours": [1.0], "peak": [3.0], "mm": [2.0]}, 1e4)
     assert (result["ours_s"], result["rivals_s"]) == (1.5, {"mm": 1.5})
-    assert result["timings"] == [{"ours": 2.0, "peak": 1.0, "mm": 1.0}, {"ours": 1.0, "peak": 3.0, "mm": 2.0}]
+    assert result["samples_s"] == {"ours": [2.0, 1.0], "peak": [1.0, 3.0], "mm": [1.0, 2.0]}
     # The peak took two seconds in the median for its 10,000 operations.
     assert result["peak_fraction"] == pytest.approx((1000 / 1.5) / (1e4 / 2.0))
 
@@ -52,8 +57,8 @@ def test_a_contender_that_does_not_serve_a_shape_takes_no_part() -> None:
         return lambda number: 1.0
 
     contenders = {"ours": lambda shape: lambda number: 1.0, "metaschedule": metaschedule}
-    assert time_at(contenders, {"T": 5}, 0.0) == ({"ours": 1.0, "metaschedule": 1.0}, {})
-    assert time_at(contenders, {"T": 6}, 0.0) == ({"ours": 1.0}, {"metaschedule": "it was not tuned for that"})
+    assert time_at(contenders, {"T": 5}, 0.0) == ({"ours": [1.0] * 3, "metaschedule": [1.0] * 3}, {})
+    assert time_at(contenders, {"T": 6}, 0.0) == ({"ours": [1.0] * 3}, {"metaschedule": "it was not tuned for that"})
 
 
 def test_the_summary_tells_held_out_shapes_large_ones_and_regret() -> None:
@@ -61,7 +66,7 @@ def test_the_summary_tells_held_out_shapes_large_ones_and_regret() -> None:
     rows[0] |= {"regret": 0.1}
     rows[2] |= {"regret": -0.01}
     tuning = [{"workload": "w", "elapsed_s": 3.0, "trials": 7, "kernels": 2}]
-    summary = summary_of(Report(rows, tuning))
+    summary = of_kernels(Report(rows, tuning))
     # The last one is too short to count in the means.
     assert summary["geomean_vs"] == {"mm": pytest.approx(2.0)}
     assert summary["geomean_vs_best_held_out"] == pytest.approx(4.0)
@@ -70,3 +75,16 @@ def test_the_summary_tells_held_out_shapes_large_ones_and_regret() -> None:
     assert summary["regret"] == pytest.approx((1.1 * 0.99) ** 0.5 - 1)
     assert summary["regret_worst"] == 0.1
     assert (summary["trials"], summary["kernels"]) == (7, {"w": 2})
+
+
+def test_with_two_threads_each_contender_has_a_process_of_its_own() -> None:
+    pytest.importorskip("torch", reason="torch is not installed: pip install 'shapewright[bench]'")
+    task = SearchTask(
+        "dense", {"m": "T", "n": 8, "k": 8}, shape_vars=(ShapeVar("T", range(1, 9)),), target=native(), threads=2
+    )
+    skipped: dict[str, str] = {}
+    with open_contenders(Benchmark("small", task, ()), ["mm", "bmm"], {}, skipped) as contenders:
+        samples, _ = time_at(contenders, {"T": 5}, 0.0)
+    assert set(samples) == {"mm"}
+    assert min(samples["mm"]) > 0
+    assert "bmm multiplies batches" in skipped["small/bmm"]

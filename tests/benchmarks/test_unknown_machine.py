@@ -16,6 +16,8 @@ from tuner.program.target.rates import NUMBERS, TYPICAL
 from tuner.schedule.rules import attention
 from tuner.schedule.rules import stencil as windows
 
+LIBRARIES = [theory.TYPICAL, theory.CALIBRATED, theory.SEARCHED]
+
 
 def test_every_rate_is_disturbed_by_a_factor_of_its_own_and_the_same_for_the_same_draw() -> None:
     factors = {name: getattr(disturbed(TYPICAL, 1, 3.0), name) / getattr(TYPICAL, name) for name in NUMBERS}
@@ -47,10 +49,25 @@ def test_the_summary_leaves_out_what_is_compared_with() -> None:
 
 def test_regret_of_theory_is_over_the_searchs_time() -> None:
     rows = [
-        {"s": {theory.TYPICAL: 2.0, theory.SEARCHED: 1.0}},
-        {"s": {theory.TYPICAL: 1.0, theory.CALIBRATED: 1.0, theory.SEARCHED: 2.0}},
+        {"s": {theory.TYPICAL: 2.0, theory.SEARCHED: 1.0}, "libraries": LIBRARIES},
+        {"s": {theory.TYPICAL: 1.0, theory.CALIBRATED: 1.0, theory.SEARCHED: 2.0}, "libraries": LIBRARIES},
     ]
-    assert theory.summary_of(rows) == {theory.TYPICAL: {"regret": pytest.approx(0.0), "worst": pytest.approx(1.0)}}
+    regret = theory.summary_of(rows)
+    assert set(regret) == {theory.TYPICAL, theory.SEARCHED}, "not every shape has a calibrated one"
+    assert regret[theory.TYPICAL] == {"regret": pytest.approx(0.0), "worst": pytest.approx(1.0)}
+
+
+def test_theory_is_compared_with_the_fastest_rival_at_each_shape() -> None:
+    libraries = [theory.TYPICAL, theory.SEARCHED]
+    seconds = ({"typical": 2.0, "searched": 1.0, "mm": 4.0, "mkl": 8.0}, {"typical": 1.0, "searched": 1.0, "mm": 1.0})
+    rows = [
+        {"s": each, "samples_s": {name: [time] * 3 for name, time in each.items()}, "libraries": libraries}
+        for each in seconds
+    ]
+    summary = theory.summary_of(rows)
+    assert summary[theory.TYPICAL]["geomean_vs_best"] == pytest.approx(2**0.5)
+    assert summary[theory.TYPICAL]["interval_vs_best"] == pytest.approx((2**0.5, 2**0.5))
+    assert (summary[theory.TYPICAL]["worst_vs_best"], summary[theory.SEARCHED]["worst_vs_best"]) == (1.0, 1.0)
 
 
 @pytest.mark.soak

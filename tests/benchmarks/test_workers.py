@@ -23,7 +23,7 @@ def test_each_step_has_a_rate_by_the_devices_it_had(tmp_path: Path, monkeypatch:
     assert (two["devices"], two["jobs"]) == (2, 1)
     assert two["linear"] == pytest.approx(two["trials_per_s"] / (2 * one["trials_per_s"])) or one["trials_per_s"] == 0
     assert two["memory_mib"] > 0
-    assert document["cpu"]
+    assert document["protocol"]["cpu"]
     summary = document["summary"]
     assert (summary["lost"], summary["doubled"]) == (0, 0)
     assert summary["records"] >= max(5, two["trials"])

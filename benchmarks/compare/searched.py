@@ -1,0 +1,66 @@
+"""Libraries of searches: one of a benchmark's own, or several of one workload that are compared with one another."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.harness.results import Report, say
+from benchmarks.harness.suite import Benchmark
+from benchmarks.rivals import OURS
+from tuner.program.job.task import SearchTask
+from tuner.records import MeasureResult
+
+if TYPE_CHECKING:
+    from shapewright.session import TuneResult
+
+
+@dataclass(frozen=True, slots=True)
+class Searched:
+    """What one search came to: the figures of its summary, its results in order, and the folder of its library."""
+
+    summary: Mapping[str, Any]
+    results: Sequence[MeasureResult]
+    library: Path
+
+
+def search(task: SearchTask, seed: int, folder: Path, **budget: Any) -> Searched:
+    """A search on this machine. ``budget``: what ``tune_here`` takes, as ``trials``, ``seconds`` or ``policy``."""
+    from shapewright.session import tune_here  # noqa: PLC0415 - TVM, once the threads are limited
+
+    result = tune_here(task, seed=seed, **budget)
+    return Searched(result.summary, result.results, result.save(folder))
+
+
+def for_seconds(seconds: float) -> dict[str, Any]:
+    """A budget of so many seconds; 0 stands for no trials: theory alone."""
+    return {"seconds": seconds} if seconds else {"trials": 0}
+
+
+def tuned_library(
+    benchmark: Benchmark, budget: Mapping[str, Any], seed: int, folder: Path, report: Report
+) -> tuple[TuneResult, dict[str, Path]]:
+    """A search, told to ``report``, and its library under OURS in ``folder``."""
+    from shapewright.session import tune_here  # noqa: PLC0415
+
+    tuned = tune_here(benchmark.task, seed=seed, **budget)
+    report.tuning.append({"workload": benchmark.name, **tuned.summary})
+    say(f"{benchmark.name}: {tuned.summary['trials']} trials, {tuned.summary['elapsed_s']:.0f} s")
+    return tuned, {OURS: tuned.save(folder / OURS)}
+
+
+def best_so_far(task: SearchTask, results: Sequence[MeasureResult]) -> list[float | None]:
+    """The weighted time of the best kernels so far after each trial, in seconds at one speed of the device; None until
+    every instance has one."""
+    from tuner.search.observations import Measured, at_reference_speed, reference_anchor_s  # noqa: PLC0415
+
+    anchor_s, times, measured = reference_anchor_s(results), list[float | None](), Measured()
+    for result in at_reference_speed(results, anchor_s):
+        measured.add([result])
+        best = [(instance.weight, measured.best_s(instance)) for instance in task.instances]
+        total = sum(weight * (best_s or float("inf")) for weight, best_s in best)
+        times.append(total if math.isfinite(total) else None)
+    return times

@@ -1,0 +1,187 @@
+"""What rows come to: ratios by rival, operator, workload and seed, with intervals; and what does not apply.
+
+A ratio is a rival's seconds over ours: above 1 ours is faster.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from benchmarks.compare.rows import BEST, against_best, fastest_vendor
+from benchmarks.harness.results import Report, Row
+from benchmarks.harness.turns import geomean, interval
+from benchmarks.rivals import OURS
+from tuner.program.language.workload import format_shape
+
+SHORTEST_S = 20e-6
+"""The benchmark of kernels leaves shapes that ours serves faster than this out of its means: a call's own cost decides
+there."""
+LARGE_M = 1024
+NOISY = 0.1
+"""An interval that is wider than this share of its middle is said to be noisy."""
+Ratio = Callable[[Row], float | None]
+
+
+def against(name: str) -> Ratio:
+    """How many times faster than one rival ours is; None where that was not timed."""
+    return lambda row: row["vs"].get(name)
+
+
+def ratios(rows: Iterable[Row], ratio: Ratio = against_best) -> list[float]:
+    """The ratio of every row that has one."""
+    return [value for row in rows if (value := ratio(row)) is not None]
+
+
+def mean(ratio: Ratio, rows: Iterable[Row]) -> float | None:
+    """The geometric mean of the ratios; None if no row has one."""
+    values = ratios(rows, ratio)
+    return geomean(values) if values else None
+
+
+def interval_of(rows: Iterable[Row], rival: str = BEST) -> tuple[float, float] | None:
+    """The interval of the geometric mean of ours against a rival, from the rows' own samples; None without a row."""
+    pairs = []
+    for row in rows:
+        name = fastest_vendor(row) if rival == BEST else rival
+        if name in row["samples_s"]:
+            pairs.append((row["samples_s"][name], row["samples_s"][OURS]))
+    return interval(pairs) if pairs else None
+
+
+def is_noisy(bounds: tuple[float, float]) -> bool:
+    return bounds[1] - bounds[0] > NOISY * (bounds[0] + bounds[1]) / 2
+
+
+def spent(report: Report) -> dict[str, Any]:
+    """What tuning took, and how many kernels the libraries have."""
+    return {
+        "tuning_s": sum(item["elapsed_s"] for item in report.tuning),
+        "trials": sum(item["trials"] for item in report.tuning),
+        "kernels": {item["workload"]: item["kernels"] for item in report.tuning},
+    }
+
+
+def of_kernels(report: Report) -> dict[str, Any]:
+    """The summary of the benchmark of kernels."""
+    counted = [row for row in report.rows if row["ours_s"] >= SHORTEST_S and row["rivals_s"]]
+    large = [row for row in counted if row["extents"].get("m", 0) >= LARGE_M]
+    names = list(dict.fromkeys(name for row in counted for name in row["rivals_s"]))
+    regrets = [row["regret"] for row in report.rows if "regret" in row]
+    return {
+        "geomean_vs": {name: mean(against(name), counted) for name in names},
+        "geomean_vs_best": mean(against_best, counted),
+        "interval_vs_best": interval_of(counted),
+        "geomean_vs_best_held_out": mean(against_best, [row for row in counted if not row["tuned_on"]]),
+        "worst_vs_best": min(ratios(counted), default=None),
+        "geomean_vs_best_by_workload": {
+            name: mean(against_best, own) for name, own in grouped(counted, "workload").items()
+        },
+        "peak_fraction_large_m": geomean([row["peak_fraction"] for row in large]) if large else None,
+        **spent(report),
+        "regret": geomean([1.0 + regret for regret in regrets]) - 1.0 if regrets else None,
+        "regret_worst": max(regrets, default=None),
+        "max_abs_error": max((row["max_abs_error"] for row in report.rows), default=None),
+    }
+
+
+def of_operators(report: Report) -> dict[str, Any]:
+    """The summary of one seed's rows. Every shape counts in the means."""
+    rows = report.rows
+    rivals = list(dict.fromkeys(name for row in rows for name in row["vs"]))
+    by_operator = {name: _by_rival(own, rivals) for name, own in grouped(rows, "operator").items()}
+    return {
+        "geomean_vs": {name: mean(against(name), rows) for name in rivals},
+        "interval_vs": {name: interval_of(rows, name) for name in rivals},
+        "geomean_vs_held_out": {
+            name: mean(against(name), [row for row in rows if not row["tuned_on"]]) for name in rivals
+        },
+        "geomean_over_operators": {
+            name: geomean([each[name]["geomean"] for each in by_operator.values() if name in each]) for name in rivals
+        },
+        "worst_vs": {name: min(ratios(rows, against(name))) for name in rivals},
+        "worst_at": {name: _worst_at(rows, name) for name in rivals},
+        "by_operator": by_operator,
+        "by_workload": {name: _by_rival(own, rivals) for name, own in grouped(rows, "workload").items()},
+        "bandwidth_fraction": mean(_bandwidth, rows),
+        "bandwidth_fraction_worst": min(ratios(rows, _bandwidth), default=None),
+        **spent(report),
+        "max_abs_error": max((row["max_abs_error"] for row in rows), default=None),
+    }
+
+
+def over_seeds(report: Report) -> dict[str, Any]:
+    """``summary``: the medians over the seeds; ``by_seed``: the summary of each; ``not_applicable``."""
+    each = {}
+    for seed in dict.fromkeys(row["seed"] for row in report.rows):
+        rows, tuning = ([item for item in items if item["seed"] == seed] for items in (report.rows, report.tuning))
+        each[str(seed)] = of_operators(Report(rows, tuning))
+    return {"summary": medians(list(each.values())), "by_seed": each, "not_applicable": not_applicable(report)}
+
+
+def medians(summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The median of every number, by its place; what is no number is kept where all agree. A figure that some
+    summaries lack is of the others."""
+    result: dict[str, Any] = {}
+    for name in dict.fromkeys(name for summary in summaries for name in summary):
+        values = [summary[name] for summary in summaries if summary.get(name) is not None]
+        if values and all(isinstance(value, Mapping) for value in values):
+            result[name] = medians(values)
+        elif values and all(isinstance(value, int | float) for value in values):
+            result[name] = statistics.median(values)
+        elif all(value == values[0] for value in values):
+            result[name] = values[0] if values else None
+    return result
+
+
+def not_applicable(report: Report) -> dict[str, dict[str, str]]:
+    """Why a rival was not timed at a workload's shapes, and at which, unless at all; by rival and workload."""
+    result: dict[str, dict[str, str]] = {}
+    for key, reason in report.skipped.items():
+        workload, _, rival = key.rpartition("/")
+        result.setdefault(rival, {})[workload] = reason
+    for workload, rows in grouped(report.rows, "workload").items():
+        for rival in dict.fromkeys(name for row in rows for name in row["not_timed"]):
+            result.setdefault(rival, {})[workload] = _reason(rival, rows)
+    return result
+
+
+def _reason(rival: str, rows: Sequence[Row]) -> str:
+    """Each reason with the shapes that it holds for, unless it holds for all."""
+    at: dict[str, dict[str, None]] = {}
+    for row in rows:
+        if rival in row["not_timed"]:
+            at.setdefault(row["not_timed"][rival], {})[format_shape(row["shape"])] = None
+    if len(at) == 1 and len(next(iter(at.values()))) == len({format_shape(row["shape"]) for row in rows}):
+        return next(iter(at))
+    return "; ".join(f"at {', '.join(where)}: {reason}" for reason, where in at.items())
+
+
+def grouped(rows: Iterable[Row], field: str) -> dict[str, list[Row]]:
+    result: dict[str, list[Row]] = {}
+    for row in rows:
+        result.setdefault(row[field], []).append(row)
+    return result
+
+
+def _by_rival(rows: Sequence[Row], rivals: Iterable[str]) -> dict[str, dict[str, float]]:
+    """The mean, the least ratio, the share of shapes where ours is slower, the shapes; by rival that was timed."""
+    timed = {name: ratios(rows, against(name)) for name in rivals}
+    return {
+        name: {
+            "geomean": geomean(values), "least": min(values), "lost": sum(value < 1 for value in values) / len(values),
+            "shapes": len(values),
+        }
+        for name, values in timed.items() if values
+    }  # fmt: skip
+
+
+def _worst_at(rows: Sequence[Row], rival: str) -> dict[str, Any]:
+    worst = min((row for row in rows if rival in row["vs"]), key=lambda row: float(row["vs"][rival]))
+    return {"workload": worst["workload"], "shape": format_shape(worst["shape"])}
+
+
+def _bandwidth(row: Row) -> float | None:
+    share: float | None = row.get("bandwidth_fraction")
+    return share

@@ -1,0 +1,89 @@
+"""A service of a script's own: `shapewright up` on embedded defaults, stopped at the end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+
+from tuner.measure.network.addresses import free_port
+
+READY_S = 120.0
+STOP_S = 30.0
+
+
+def say(text: str) -> None:
+    """To the user of an example, on stdout."""
+    print(text, flush=True)
+
+
+@contextmanager
+def local_service(data_dir: Path) -> Iterator[dict[str, str]]:
+    """`shapewright up` on embedded defaults; gives the environment that its clients need, and stops it at the end."""
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    environment = {**os.environ, "SHAPEWRIGHT_URL": url, "SHAPEWRIGHT_DATA_DIR": str(data_dir)}
+    # The minute of a calibration pays over many searches; this is one.
+    environment["SHAPEWRIGHT_CALIBRATION"] = "off"
+    say(f"$ shapewright up --port {port}")
+    command = [sys.executable, "-m", "shapewright", "up", "--port", str(port), "--data-dir", str(data_dir)]
+    process = subprocess.Popen(command, env=environment)
+    try:
+        _wait_until_ready(process, url, environment)
+        yield environment
+    finally:
+        # A second Ctrl-C must not leave it running, nor take its directory away from under it.
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        process.send_signal(signal.SIGINT)
+        try:
+            process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def service_at(url: str | None, data_dir: Path) -> Iterator[dict[str, str]]:
+    """The environment of clients of the service at ``url``; without one, of ``local_service``."""
+    if url is None:
+        with local_service(data_dir) as environment:
+            yield environment
+    else:
+        yield {**os.environ, "SHAPEWRIGHT_URL": url}
+
+
+def _wait_until_ready(process: subprocess.Popen[bytes], url: str, environment: dict[str, str]) -> None:
+    """Ready is a service that answers and a device that has registered."""
+    deadline = time.monotonic() + READY_S
+    while time.monotonic() < deadline:
+        if process.poll() == 0:
+            # Somebody told it to stop, and us with it, whether we have heard of it or not.
+            raise KeyboardInterrupt
+        if process.returncode is not None:
+            raise SystemExit(f"`shapewright up` ended with exit code {process.returncode} before it was ready")
+        try:
+            if httpx.get(f"{url}/readyz", timeout=5.0).status_code == httpx.codes.OK and _devices(environment):
+                return
+        except httpx.TransportError:
+            pass  # Not listening yet; the deadline bounds the wait.
+        time.sleep(0.3)
+    raise SystemExit(f"the service at {url} was not ready within {READY_S:g} s")
+
+
+def _devices(environment: dict[str, str]) -> bool:
+    command = [sys.executable, "-m", "shapewright", "devices", "--json"]
+    answer = subprocess.run(command, env=environment, capture_output=True, timeout=READY_S, check=False)
+    if answer.returncode != 0:
+        return False
+    data = json.loads(answer.stdout)
+    return bool(data.get("items", data) if isinstance(data, dict) else data)

@@ -1,0 +1,106 @@
+"""An object in a process of its own, asked over a pipe: thread pools that spin disturb one another."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from typing import Any
+
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TVM_NUM_THREADS")
+STOP_S = 10.0
+
+
+def limit_threads(threads: int) -> None:
+    """Limit the threads of libraries that are not loaded yet, as PyTorch and TVM: they read the environment then."""
+    for name in THREAD_VARIABLES:
+        os.environ[name] = str(threads)
+
+
+class Died(Exception):
+    """The process ended, or did not answer in time."""
+
+
+class Remote:
+    """Asks the methods of the object by name."""
+
+    def __init__(self, connection: Connection, answer_s: float) -> None:
+        self._connection, self._answer_s = connection, answer_s
+
+    def ask(self, method: str, *arguments: Any) -> Any:
+        """The method's answer. Raises what it raised, and Died."""
+        try:
+            self._connection.send((method, arguments))
+            return self.answer()
+        except BrokenPipeError:
+            raise Died("its process died") from None
+
+    def answer(self) -> Any:
+        if not self._connection.poll(self._answer_s):
+            raise Died(f"its process did not answer within {self._answer_s:g} s")
+        try:
+            answer, is_error = self._connection.recv()
+        except EOFError:
+            raise Died("its process died") from None
+        if is_error:
+            raise answer
+        return answer
+
+
+@contextmanager
+def in_own_process(
+    make: Callable[..., Any], *arguments: Any, threads: int, answer_s: float,
+    environment: Mapping[str, str] | None = None,
+) -> Iterator[Remote]:  # fmt: skip
+    """What ``make`` gives of the arguments, made in a process whose libraries have so many threads. Raises what it
+    raises, and Died."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_serve, args=(theirs, environment or {}, threads, make, arguments), daemon=True)
+    process.start()
+    # Held by that process alone: its end is the end of the connection.
+    theirs.close()
+    try:
+        remote = Remote(ours, answer_s)
+        remote.answer()
+        yield remote
+    finally:
+        ours.close()
+        process.join(STOP_S)
+        if process.is_alive():
+            process.kill()
+            process.join()
+
+
+def _serve(
+    connection: Connection, environment: Mapping[str, str], threads: int, make: Callable[..., Any],
+    arguments: tuple[Any, ...],
+) -> None:  # fmt: skip
+    os.environ.update(environment)
+    limit_threads(threads)
+    try:
+        made = make(*arguments)
+        connection.send((None, False))
+        while True:
+            method, given = connection.recv()
+            try:
+                answer = getattr(made, method)(*given), False
+            except Exception as error:  # whatever a compiler raises is the answer
+                answer = _sendable(error), True
+            connection.send(answer)
+    except (EOFError, BrokenPipeError):
+        return
+    except Exception as error:
+        connection.send((_sendable(error), True))
+
+
+def _sendable(error: Exception) -> Exception:
+    """The error, or its text where it does not survive a pipe, as those of compilers."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return RuntimeError(f"{type(error).__name__}: {' '.join(str(error).split())[:500]}")
+    return error

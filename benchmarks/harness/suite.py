@@ -1,0 +1,195 @@
+"""Suite files: workloads over shape variables, the shapes that a search may see, the shapes that are timed.
+
+    name: ...
+    shape_vars: {T: {min: 1, max: 128}}
+    tune: [{T: 5}, {T: 24, weight: 2.0}]
+    test: [{T: 1}, {T: 5}]
+    workloads:
+      - {name: qkv, op: dense, args: {m: 16*T, n: 2304, k: 768}, dtype: float32}
+      - {name: scaled, program: "y[i, j] = x[i, j] * s[i]", extents: {i: T, j: 64}}
+
+``suites/operators.yaml`` has the operators of ``benchmarks.operators`` in a form of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from benchmarks.harness.remote import limit_threads
+from benchmarks.harness.results import options_of
+from tuner.errors import InvalidInput
+from tuner.program.job.build import workload_from_json
+from tuner.program.job.documents import read_yaml
+from tuner.program.job.task import SearchTask, parse_instances, parse_shape_vars
+from tuner.program.language.workload import ShapeVar
+from tuner.program.target import Target, native
+
+FIELDS = {"name", "source", "shape_vars", "tune", "test", "workloads"}
+OPERATORS = Path(__file__).parents[1] / "suites" / "operators.yaml"
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """One workload of a suite: what is tuned, and the shapes to time (each with whether the search saw it)."""
+
+    name: str
+    task: SearchTask
+    test: tuple[dict[str, int], ...]
+    operator: str = ""
+    """What it is one size of, in the benchmark of operators."""
+
+    def tuned_on(self, shape: Mapping[str, int]) -> bool:
+        return any(instance.shape == dict(shape) for instance in self.task.instances)
+
+
+# -- files of suites --------------------------------------------------------------------------------------------------
+def suite_parser(doc: str | None, **options: Any) -> argparse.ArgumentParser:
+    """The options every benchmark over a suite has, and more, as ``options_of`` takes them."""
+    parser = options_of(doc, threads=1, seed=0, workload=str, **options)
+    parser.add_argument("suite", type=Path)
+    return parser
+
+
+def suite_here(
+    options: argparse.Namespace, target_here: Callable[[], Target] = native
+) -> tuple[dict[str, Any], list[Benchmark]]:
+    """The protocol of the run (the suite, the threads, this machine, the seed) and the workloads that are asked for.
+
+    Limits the threads of libraries first. Ends the process with exit code 2, and says why, where the suite cannot be
+    read, has no such workload, or the machine is not such a target.
+    """
+    limit_threads(options.threads)
+    try:
+        target = target_here()
+        name, benchmarks = read_suite(options.suite, target, options.threads)
+        chosen = [each for each in benchmarks if options.workload in (None, each.name)]
+        if not chosen:
+            names = ", ".join(each.name for each in benchmarks)
+            raise InvalidInput("workload", f"{name} has none called {options.workload!r}", f"one of: {names}")
+    except (InvalidInput, OSError) as error:
+        print(error, file=sys.stderr)
+        sys.exit(2)
+    return {"suite": name, "threads": options.threads, "target": target.fingerprint, "seed": options.seed}, chosen
+
+
+def read_suite(path: Path, target: Target, threads: int) -> tuple[str, list[Benchmark]]:
+    """The suite's name and its benchmarks. Raises InvalidInput naming the field that is wrong."""
+    data = read_yaml(path.read_bytes())
+    if not isinstance(data, Mapping) or not {"workloads", "tune", "test"} <= set(data):
+        raise InvalidInput(str(path), "is not a suite", f"fields: {', '.join(sorted(FIELDS))}")
+    unknown = sorted(set(data) - FIELDS)
+    if unknown:
+        raise InvalidInput(unknown[0], "is not a field of a suite", f"fields: {', '.join(sorted(FIELDS))}")
+    shape_vars = parse_shape_vars(data.get("shape_vars"))
+    tune, test = parse_instances(data["tune"]), parse_instances(data["test"]) or []
+    benchmarks = []
+    for index, item in enumerate(data["workloads"]):
+        try:
+            workload = workload_from_json(item)
+            task = SearchTask(workload, shape_vars=shape_vars, instances=tune, target=target, threads=threads)
+        except InvalidInput as error:
+            raise error.within(f"workloads[{index}]") from None
+        name = str(item.get("name", workload.key))
+        benchmarks.append(Benchmark(name, task, tuple(instance.shape for instance in test)))
+    return str(data.get("name", path.stem)), benchmarks
+
+
+# -- operators --------------------------------------------------------------------------------------------------------
+@cache
+def operators_file() -> Mapping[str, Any]:
+    data: Mapping[str, Any] = yaml.safe_load(OPERATORS.read_text())
+    return data
+
+
+def operators() -> Mapping[str, Mapping[str, Any]]:
+    """What the file says of each operator, by name."""
+    result: Mapping[str, Mapping[str, Any]] = operators_file()["operators"]
+    return result
+
+
+def is_fused(name: str) -> bool:
+    return "chain" in operators().get(name, {})
+
+
+def names_of(names: Sequence[str]) -> list[str]:
+    """The operators' names, with ``all``, ``fused`` and ``default`` spelled out, each once."""
+    families = {"all": list(operators()), "fused": list(filter(is_fused, operators()))}
+    families["default"] = operators_file()["default"]
+    return list(dict.fromkeys(each for name in names for each in families.get(name, [name])))
+
+
+def benchmarks_of(name: str, target: Target, threads: int, timed: Sequence[int] | None = None) -> list[Benchmark]:
+    """A benchmark for each size of an operator or, by its name, of one of its layers; timed at these values of T, those
+    of its range, or at its own where none is.
+
+    Raises InvalidInput for a name that is none of these.
+    """
+    layers = {layer: of for of, told in operators().items() for layer in told.get("layers", ())}
+    operator = layers.get(name, name)
+    if operator not in operators():
+        known = f"one of: {', '.join(sorted({*operators(), *layers, 'all', 'fused'}))}"
+        raise InvalidInput("op", f"{name!r} is no operator, program or family of this benchmark", known)
+    told = operators()[operator]
+    values = operators_file()["values"][told.get("values", "usual")]
+    chosen = [value for value in timed or () if value <= values["tune"][-1]] or values["test"]
+    sizes = told.get("layers") or {_label(name, each, told["sizes"]): each for each in told["sizes"]}
+    return [
+        _benchmark_of(label, operator, _workload(told, each), values["tune"], chosen, target, threads)
+        for label, each in sizes.items()
+        if name in (operator, label)
+    ]
+
+
+def _benchmark_of(
+    name: str, operator: str, workload: Mapping[str, Any], tuned: Sequence[int], timed: Sequence[int], target: Target,
+    threads: int,
+) -> Benchmark:  # fmt: skip
+    """``workload`` as a job file has it, over T from 1 to the last of ``tuned``."""
+    variable = ShapeVar("T", range(1, tuned[-1] + 1))
+    task = SearchTask(
+        workload_from_json(workload), shape_vars=(variable,), instances=tuple(tuned), target=target, threads=threads
+    )
+    return Benchmark(name, task, tuple({"T": value} for value in timed), operator)
+
+
+def parts_of(benchmark: Benchmark) -> dict[str, Benchmark]:
+    """What a fused operator is compared with at the same shapes: ``bare``, the operator alone, and ``chain``, the rest.
+
+    The first input of the chain is what bare computes; its others are the fused one's remaining ones, in order.
+    """
+    told, data = operators()[benchmark.operator], benchmark.task.workload.to_json()
+    sizes = data.get("args") or data["extents"]
+    extents = {axis: sizes[size] for axis, size in told["chain_axes"].items()}
+    parts = {"bare": {"op": told["op"], "args": sizes}, "chain": {"program": told["chain"], "extents": extents}}
+    return {part: _like(benchmark, part, workload) for part, workload in parts.items()}
+
+
+def _like(benchmark: Benchmark, part: str, workload: Mapping[str, Any]) -> Benchmark:
+    task = benchmark.task
+    its = SearchTask(
+        workload_from_json(workload), shape_vars=task.shape_vars, instances=task.instances, target=task.target,
+        threads=task.threads,
+    )  # fmt: skip
+    return replace(benchmark, name=f"{benchmark.name}: {part}", task=its)
+
+
+def _workload(told: Mapping[str, Any], sizes: Mapping[str, Any]) -> Mapping[str, Any]:
+    own = {"sizes", "layers", "values", "chain", "chain_axes"} | ({"op"} if "program" in told else set())
+    return {
+        **{field: value for field, value in told.items() if field not in own},
+        "extents" if "program" in told else "args": sizes,
+    }
+
+
+def _label(name: str, sizes: Mapping[str, Any], among: Sequence[Mapping[str, Any]]) -> str:
+    """The name, with the sizes where there are others."""
+    shape = ", ".join(key if value is True else str(value) for key, value in sizes.items())
+    return f"{name} [{shape}]" if len(among) > 1 else name

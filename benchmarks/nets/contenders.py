@@ -1,0 +1,87 @@
+"""The contenders of ``benchmarks.models``, to be made in a process of its own each (see harness/remote.py)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from benchmarks.harness.turns import sampler
+from benchmarks.nets.zoo import MODELS, SEED, build
+
+OURS, EAGER, COMPILED = "ours", "eager", "compile"
+
+
+class Contender:
+    """A model as one contender has it. ``libraries``: a directory or a snapshot of ours."""
+
+    def __init__(self, name: str, model: str, threads: int, libraries: Path) -> None:
+        torch.set_num_threads(threads)
+        self._inputs, self._axis = MODELS[model].inputs, MODELS[model].axis
+        self._name, self._model, self._notes = name, build(model), list[str]()
+        self._call: Callable[..., Any] = self._compiled(libraries)
+        self._given: tuple[Any, ...] = ()
+        self._compiled_at: list[dict[str, Any]] = []
+
+    def _compiled(self, libraries: Path, *, freezing: bool = True) -> Callable[..., Any]:
+        if self._name == EAGER:
+            return self._model  # type: ignore[no-any-return]
+        if self._name == OURS:
+            from shapewright.torch.backend import shapewright  # noqa: PLC0415
+
+            how: dict[str, Any] = {"backend": shapewright, "options": {"source": libraries}}
+        else:
+            how = {"options": {"freezing": freezing, "max_autotune": True}}
+        # Images keep their size: of them the batch alone is marked as dynamic.
+        return torch.compile(self._model, dynamic=True if self._axis else None, **how)  # type: ignore[no-any-return]
+
+    def prepare(self, batch: int, length: int) -> tuple[float, list[NDArray[Any]]]:
+        """Compile for a size if need be, and call once: the seconds of that, and the outputs."""
+        torch.manual_seed(SEED)
+        before = self._graphs()
+        self._given, started = self._inputs(batch, length), time.perf_counter()
+        if self._axis == 0 and length > 1:
+            torch._dynamo.mark_dynamic(self._given[0], 0)
+        try:
+            result = self._run()
+        except torch._dynamo.exc.TorchDynamoException as error:
+            if self._name != COMPILED or self._notes:
+                raise
+            # PyTorch 2.13 cannot freeze a convolution whose batch is dynamic.
+            self._notes.append(f"without freezing, which fails: {' '.join(str(error).split())[:200]}")
+            torch._dynamo.reset()
+            self._call = self._compiled(Path(), freezing=False)
+            result = self._run()
+        outputs = result if isinstance(result, tuple) else (result,)
+        seconds = time.perf_counter() - started
+        if (graphs := self._graphs() - before) > 0:
+            self._compiled_at.append({"size": f"batch {batch}, length {length}", "graphs": graphs})
+        return seconds, [np.array(output.float().numpy()) for output in outputs]
+
+    def _graphs(self) -> int:
+        """How many graphs TorchDynamo has compiled in this process."""
+        return int(torch._dynamo.utils.counters["stats"]["unique_graphs"])
+
+    def _run(self) -> Any:
+        with torch.no_grad():
+            return self._call(*self._given)
+
+    def sample(self, number: int) -> float:
+        """The mean seconds of so many calls in a row, at the size that was prepared last."""
+        with torch.no_grad():
+            call, given = self._call, self._given
+            return sampler(lambda: call(*given))(number)
+
+    def facts(self) -> dict[str, Any]:
+        """Facts for the document once all is timed."""
+        told = {"notes": self._notes, "compiled_at": self._compiled_at}
+        if self._name != OURS:
+            return told
+        from shapewright.torch.reports import report  # noqa: PLC0415
+
+        return {**told, "report": report().to_json()}

@@ -1,0 +1,230 @@
+"""The models of ``benchmarks.models``, with random weights: nothing is downloaded.
+
+Most are written here, in plain PyTorch. Those under their published names are transformers' and torchvision's own (the
+extra ``zoo``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from benchmarks.nets.architectures import of_torchvision, of_transformers
+
+SEED = 0
+
+
+@dataclass(frozen=True)
+class Zoo:
+    """A model and what it is called with.
+
+    ``inputs``: of a batch and a length; ``lengths``: the sizes of the dynamic dim, which is the batch of models of
+    images (axis 0) and the length of others (axis 1); ``batches`` those that it is timed with; ``package`` what it
+    comes from, where it is not written here.
+    """
+
+    make: Callable[[], nn.Module]
+    inputs: Callable[[int, int], tuple[torch.Tensor, ...]]
+    lengths: range
+    batches: Sequence[int]
+    axis: int = 1
+    package: str | None = None
+
+
+def build(name: str) -> nn.Module:
+    """The model of that name in inference mode, with the same weights in every process."""
+    torch.manual_seed(SEED)
+    return MODELS[name].make().eval().requires_grad_(False)
+
+
+# -- encoders and decoders of words -------------------------------------------------------------------------------
+class Attention(nn.Module):  # type: ignore[misc]
+    def __init__(self, width: int, heads: int, *, bias: bool = True, causal: bool = False) -> None:
+        super().__init__()
+        self.heads, self.causal = heads, causal
+        self.q, self.k, self.v, self.o = (nn.Linear(width, width, bias=bias) for _ in range(4))
+
+    def forward(self, x: torch.Tensor, turn: tuple[torch.Tensor, torch.Tensor] | None = None) -> torch.Tensor:
+        batch, length, width = x.shape
+        q, k, v = (
+            each(x).view(batch, length, self.heads, width // self.heads).transpose(1, 2)
+            for each in (self.q, self.k, self.v)
+        )
+        if turn is not None:
+            q, k = (_turned(each, *turn) for each in (q, k))
+        mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
+        return self.o(mixed.transpose(1, 2).reshape(batch, length, width))
+
+
+def _turned(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """Rotary embedding: the halves of each head as the two parts of a complex number."""
+    first, second = x.chunk(2, -1)
+    return x * cos + torch.cat((-second, first), -1) * sin
+
+
+class Layer(nn.Module):  # type: ignore[misc]
+    """A layer of an encoder: of BERT, whose norms come last, or of a vision transformer, whose norms come first."""
+
+    def __init__(self, width: int, heads: int, inner: int, eps: float, norms_first: bool = False) -> None:
+        super().__init__()
+        self.norms_first, self.attention = norms_first, Attention(width, heads)
+        self.first, self.second = nn.LayerNorm(width, eps=eps), nn.LayerNorm(width, eps=eps)
+        self.up, self.down = nn.Linear(width, inner), nn.Linear(inner, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.norms_first:
+            x = x + self.attention(self.first(x))
+            return x + self._mixed(self.second(x))
+        x = self.first(x + self.attention(x))
+        return self.second(x + self._mixed(x))
+
+    def _mixed(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down(functional.gelu(self.up(x)))
+
+
+class Bert(nn.Module):  # type: ignore[misc]
+    def __init__(self, layers: int, width: int, heads: int, inner: int, words: int = 30522, places: int = 512) -> None:
+        super().__init__()
+        self.words, self.places, self.kinds = (nn.Embedding(n, width) for n in (words, places, 2))
+        self.norm = nn.LayerNorm(width, eps=1e-12)
+        self.layers = nn.ModuleList(Layer(width, heads, inner, 1e-12) for _ in range(layers))
+        self.pooler = nn.Linear(width, width)
+
+    def forward(self, words: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        places = torch.arange(words.shape[1]).unsqueeze(0)
+        x = self.norm(self.words(words) + self.places(places) + self.kinds(torch.zeros_like(words)))
+        for layer in self.layers:
+            x = layer(x)
+        return x, torch.tanh(self.pooler(x[:, 0]))
+
+
+class LlamaLayer(nn.Module):  # type: ignore[misc]
+    def __init__(self, width: int, heads: int, inner: int) -> None:
+        super().__init__()
+        self.attention = Attention(width, heads, bias=False, causal=True)
+        self.first, self.second = nn.RMSNorm(width, eps=1e-6), nn.RMSNorm(width, eps=1e-6)
+        self.gate, self.up = nn.Linear(width, inner, bias=False), nn.Linear(width, inner, bias=False)
+        self.down = nn.Linear(inner, width, bias=False)
+
+    def forward(self, x: torch.Tensor, turn: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        x = x + self.attention(self.first(x), turn)
+        y = self.second(x)
+        return x + self.down(functional.silu(self.gate(y)) * self.up(y))
+
+
+class Llama(nn.Module):  # type: ignore[misc]
+    def __init__(self, layers: int, width: int, heads: int, inner: int, words: int = 32000) -> None:
+        super().__init__()
+        self.words, self.head = nn.Embedding(words, width), nn.Linear(width, words, bias=False)
+        self.layers, self.norm = (
+            nn.ModuleList(LlamaLayer(width, heads, inner) for _ in range(layers)),
+            nn.RMSNorm(width),
+        )
+        size = width // heads
+        self.register_buffer("rates", 1.0 / 10000.0 ** (torch.arange(0, size, 2).float() / size))
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        angles = torch.arange(words.shape[1]).float()[:, None] * self.rates[None, :]
+        both = torch.cat((angles, angles), -1)
+        turn, x = (both.cos(), both.sin()), self.words(words)
+        for layer in self.layers:
+            x = layer(x, turn)
+        return self.head(self.norm(x)[:, -1])
+
+
+# -- models of images ---------------------------------------------------------------------------------------------
+class Residual(nn.Module):  # type: ignore[misc]
+    def __init__(self, before: int, after: int, stride: int) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(before, after, 3, stride, 1, bias=False)
+        self.second = nn.Conv2d(after, after, 3, 1, 1, bias=False)
+        self.norms = nn.ModuleList(nn.BatchNorm2d(after) for _ in range(3))
+        self.short = nn.Conv2d(before, after, 1, stride, bias=False) if stride != 1 or before != after else None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = functional.relu(self.norms[0](self.first(x)))
+        y = self.norms[1](self.second(y))
+        return functional.relu(y + (x if self.short is None else self.norms[2](self.short(x))))
+
+
+class ResNet(nn.Module):  # type: ignore[misc]
+    def __init__(self, widths: Sequence[int], blocks: int, classes: int = 1000) -> None:
+        super().__init__()
+        self.stem, self.norm = nn.Conv2d(3, widths[0], 7, 2, 3, bias=False), nn.BatchNorm2d(widths[0])
+        sizes = [widths[0], *(width for width in widths for _ in range(blocks))]
+        strides = [2 if at and not at % blocks else 1 for at in range(len(sizes) - 1)]
+        self.blocks = nn.ModuleList(map(Residual, sizes[:-1], sizes[1:], strides))
+        self.head = nn.Linear(widths[-1], classes)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        x = functional.max_pool2d(functional.relu(self.norm(self.stem(images))), 3, 2, 1)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(functional.adaptive_avg_pool2d(x, (1, 1)).flatten(1))
+
+
+class Vit(nn.Module):  # type: ignore[misc]
+    def __init__(self, layers: int, width: int, heads: int, inner: int, image: int = 224, patch: int = 16) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(3, width, patch, patch)
+        self.start = nn.Parameter(torch.randn(1, 1, width) * 0.02)
+        self.places = nn.Parameter(torch.randn(1, (image // patch) ** 2 + 1, width) * 0.02)
+        self.layers = nn.ModuleList(Layer(width, heads, inner, 1e-6, norms_first=True) for _ in range(layers))
+        self.norm, self.head = nn.LayerNorm(width, eps=1e-6), nn.Linear(width, 1000)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        x = self.patches(images).flatten(2).transpose(1, 2)
+        x = torch.cat((self.start.expand(x.shape[0], -1, -1), x), 1) + self.places
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(self.norm(x)[:, 0])
+
+
+# -- by name --------------------------------------------------------------------------------------------------------
+def _words(count: int) -> Callable[[int, int], tuple[torch.Tensor, ...]]:
+    return lambda batch, length: (torch.randint(0, count, (batch, length)),)
+
+
+def _images(size: int) -> Callable[[int, int], tuple[torch.Tensor, ...]]:
+    # Their batch is what is dynamic: a length is a number of images.
+    return lambda _, images: (torch.randn(images, 3, size, size),)
+
+
+_LLAMA_160M = {
+    "vocab_size": 32000, "hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12,
+    "num_attention_heads": 12, "max_position_embeddings": 2048,
+}  # fmt: skip
+
+MODELS: Mapping[str, Zoo] = {
+    "bert-base": Zoo(lambda: Bert(12, 768, 12, 3072), _words(30522), range(1, 129), (1, 16)),
+    "llama-small": Zoo(lambda: Llama(8, 512, 8, 1408), _words(32000), range(1, 129), (1, 4)),
+    "resnet18": Zoo(lambda: ResNet((64, 128, 256, 512), 2), _images(224), range(1, 33), (1,), 0),
+    "vit-small": Zoo(lambda: Vit(12, 384, 6, 1536), _images(224), range(1, 33), (1,), 0),
+    "distilbert": Zoo(lambda: Bert(6, 768, 12, 3072), _words(30522), range(1, 129), (1, 16)),
+    "vit-base": Zoo(lambda: Vit(12, 768, 12, 3072), _images(224), range(1, 9), (1,), 0),
+    "bert-tiny": Zoo(lambda: Bert(1, 32, 2, 64, 100, 64), _words(100), range(1, 33), (1, 4)),
+    "bert-tiny-deep": Zoo(lambda: Bert(2, 32, 2, 64, 100, 64), _words(100), range(1, 33), (1, 4)),
+    "resnet-tiny": Zoo(lambda: ResNet((8, 16), 1, 10), _images(32), range(1, 9), (1,), 0),
+    **{
+        name: Zoo(
+            partial(of_transformers, kind, config, "input_ids"), _words(words), range(1, 129), (1,), 1, "transformers"
+        )
+        for name, kind, config, words in (
+            ("gpt2", "GPT2LMHeadModel", {}, 50257),
+            ("llama-160m", "LlamaForCausalLM", _LLAMA_160M, 32000),
+            ("t5-encoder", "T5EncoderModel", {}, 32128),
+        )
+    },
+    **{
+        name: Zoo(partial(of_torchvision, name), _images(224), range(1, 9), (1,), 0, "torchvision")
+        for name in ("resnet50", "convnext_tiny")
+    },
+}
+"""Sizes of BERT base, DistilBERT, ResNet-18, ViT-S/16 and ViT-B/16 as published; LLaMA's form at a size that one core
+takes. DistilBERT has BERT base's layers, ViT-B/16 products of the same sizes: models to tune one after the other. The
+tiny ones are for a first look. GPT-2 small, T5 small's encoder, ResNet-50 and ConvNeXt-T are those of the packages."""

@@ -1,0 +1,116 @@
+"""What libraries are compared with, a file for each rival; ``contender`` makes any of them by its name.
+
+Each is loaded when it is asked for, once the threads of libraries have been limited.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmarks.harness.calls import (
+    Call,
+    Contender,
+    DoesNotApply,
+    Shape,
+    inputs_of,
+    library_call,
+    outputs_of,
+    stream_bytes,
+)
+from tuner.program.language.workload import Workload
+from tuner.program.target import Target, native
+
+if TYPE_CHECKING:
+    from benchmarks.harness.calls import Array
+    from shapewright.library import Library
+
+OURS = "ours"
+PEAK = "peak"
+"""Does multiply-adds in registers, for the share of the peak that a kernel reaches."""
+STREAM = "stream"
+"""Reads and writes as many bytes as the workload's operands have, for the share of the bandwidth."""
+SEPARATE = "separate"
+"""Two libraries of ours one after the other, those of ``bare`` and ``chain`` in its directory, beside one that fuses
+them."""
+METASCHEDULE, DLIGHT, DIETCODE = "metaschedule", "dlight", "dietcode"
+VENDORS = {
+    "mm": ("torch_products", "mm"),
+    "bmm": ("torch_products", "bmm"),
+    "linear": ("torch_products", "linear"),
+    "mkl": ("torch_products", "mkl"),
+    "onednn": ("torch_packed", "prepare"),
+    "compile": ("torch_compiled", "prepare"),
+    "torch": ("torch_kernels", "prepare"),
+}
+"""Routines that users call, all through PyTorch: the module and its function, from a workload to the calls. Ratios
+against the best rival are over these alone; no others serve every shape without being told it in advance."""
+
+
+def contender(
+    name: str, workload: Workload, library: Path | None, threads: int, target: Target | None = None
+) -> Contender:
+    """A library of ours in ``library``, the rival of that name, PEAK or STREAM. Raises DoesNotApply.
+
+    ``target``: whose instructions PEAK uses; by default this machine's.
+    """
+    if name == PEAK:
+        return _peak(target or native())
+    if name == DLIGHT:
+        from benchmarks.rivals.dlight import dlight  # noqa: PLC0415
+
+        return dlight(workload, threads)
+    if library is not None:
+        return _of_library(name, workload, library)
+    import torch  # noqa: PLC0415
+
+    torch.set_num_threads(threads)
+    if name == STREAM:
+        from benchmarks.rivals.stream import stream  # noqa: PLC0415
+
+        return lambda shape: stream(*stream_bytes(workload, shape))
+    module, function = VENDORS[name]
+    prepared = getattr(import_module(f"benchmarks.rivals.{module}"), function)(workload)
+    return lambda shape: prepared(inputs_of(workload, shape))
+
+
+def _peak(target: Target) -> Contender:
+    from tuner.measure.roof import peak_call  # noqa: PLC0415
+    from tuner.measure.roof.kernels import loaded_roof  # noqa: PLC0415 - compiles
+
+    call = peak_call(loaded_roof(target, 1), target)
+    return lambda shape: call
+
+
+def _of_library(name: str, workload: Workload, directory: Path) -> Contender:
+    """What has a directory: MetaSchedule's modules, or libraries of ours."""
+    if name == METASCHEDULE:
+        from benchmarks.rivals import metaschedule  # noqa: PLC0415
+
+        return metaschedule.prepare(workload, directory)
+    import shapewright as sw  # noqa: PLC0415 - not in the processes of rivals
+
+    if name == SEPARATE:
+        bare, chain = (sw.load(directory / part / OURS) for part in ("bare", "chain"))
+        return lambda shape: separate_call(bare, chain, shape, outputs_of(chain.workload, shape))
+    library = sw.load(directory)
+    return lambda shape: library_call(library, inputs_of(workload, shape), outputs_of(workload, shape))
+
+
+def separate_call(bare: Library, chain: Library, shape: Shape, outputs: Sequence[Array]) -> Call:
+    """The first library's output is the first input of the second, whose other inputs follow those of the first."""
+    between = outputs_of(bare.workload, shape)
+    first = library_call(bare, inputs_of(bare.workload, shape), between)
+    others = inputs_of(chain.workload, shape)[len(between) :]
+    second = library_call(chain, [*between, *others], outputs)
+
+    def call() -> None:
+        first()
+        second()
+
+    return call
+
+
+__all__ = ["OURS", "PEAK", "STREAM", "VENDORS", "DoesNotApply", "contender", "separate_call"]

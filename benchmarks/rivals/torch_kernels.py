@@ -1,0 +1,218 @@
+"""PyTorch's own kernel for each operator of the catalogue, and for the programs of suites/operators.yaml.
+
+A kernel is a function from the operator's args (its settings filled in) and the inputs of a call, as tensors, to the
+result. What is done ahead of all calls, as packing a weight, is in PREPARED, whose entries give the call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from benchmarks.harness.calls import Call, DoesNotApply
+from benchmarks.harness.suite import operators
+from benchmarks.rivals.torch_products import Prepared, tensor_of
+from tuner.program.catalogue import OPS
+from tuner.program.language.workload import Workload
+from tuner.program.target import Hardware, native
+
+Args = Mapping[str, Any]
+Kernel = Callable[..., Any]
+
+
+def named(workload: Workload) -> tuple[str, Args]:
+    """The workload's name among kernels, as ``dense`` or ``dense+bias+gelu``, and its args with all settings."""
+    data = workload.to_json()
+    programs = (name for name, told in operators().items() if told.get("program") == data.get("program", ""))
+    op = str(data.get("op") or next(programs, ""))
+    defaults = {key: setting.default for key, setting in OPS[op].settings.items()} if op in OPS else {}
+    return "+".join([op, *data.get("epilogue", ())]), defaults | data.get("args", {})
+
+
+def kernel_of(workload: Workload) -> Callable[[Sequence[Any]], Call]:
+    """PyTorch's kernel, from tensors to the call. Raises DoesNotApply where it has none."""
+    name, args = named(workload)
+    known = (KERNELS, WITH_OUT, PREPARED)
+    if not any(name in table for table in known):
+        if any(name.partition("+")[0] in table for table in known):
+            raise DoesNotApply(f"its kernels have no epilogue such as that of {name}")
+        raise DoesNotApply(f"PyTorch has no kernel for {workload}")
+    if name in OF_BYTES and saturates(native().hardware):
+        raise DoesNotApply("without VNNI, oneDNN adds two products of bytes in 16 bits, and they saturate")
+    if name in PREPARED:
+        return lambda tensors: PREPARED[name](args, *tensors)
+    if name in WITH_OUT:
+        return lambda tensors: _with_out(*WITH_OUT[name](*tensors))
+    return lambda tensors: partial(KERNELS[name], args, *tensors)
+
+
+def saturates(hardware: Hardware) -> bool:
+    """Whether oneDNN's kernels of bytes are exact for small numbers alone on this CPU."""
+    return "avx2" in hardware.features and "avx512_vnni" not in hardware.features
+
+
+def prepare(workload: Workload) -> Prepared:
+    """PyTorch's kernel for the workload. Raises DoesNotApply where it has none."""
+    kernel = kernel_of(workload)
+    return lambda inputs: kernel([tensor_of(array) for array in inputs])
+
+
+def _with_out(function: Any, *operands: Any) -> Call:
+    """The call with an output that is there already; under torch.compile, which makes its own, without."""
+    if torch.compiler.is_compiling():
+        return lambda: function(*operands)
+    out = function(*operands)
+    return lambda: function(*operands, out=out)
+
+
+# -- products ---------------------------------------------------------------------------------------------------------
+def int4_numbers(halves: Any) -> Any:
+    """[n, k] of uint8, from two numbers in each byte of [n, k // 2], the lower half first."""
+    return torch.stack([halves & 15, halves >> 4], dim=-1).flatten(1)
+
+
+def _quantized_dense(args: Args, x: Any, weight: Any, scales: Any) -> Call:
+    """oneDNN's quantised linear layer, as torch.compile calls it; the weight is packed for the number of rows."""
+    packed = torch.ops.onednn.qlinear_prepack(weight, x.shape)
+    zeros = torch.zeros(len(scales), dtype=torch.int64)
+    result: tuple[Any, ...] = (None, 1.0, 0, torch.float32, "none", [], "")
+    return lambda: torch.ops.onednn.qlinear_pointwise(x, 1.0, 0, packed, scales, zeros, *result)
+
+
+def _quantized_conv(args: Args, x: Any, weight: Any, scales: Any) -> Call:
+    """oneDNN's quantised convolution, as torch.compile calls it; the weight is packed for the image."""
+    ones, zeros, ops = [1, 1], torch.zeros(len(scales), dtype=torch.int64), torch.ops.onednn
+    packed = ops.qconv_prepack(weight.contiguous(), scales, 1.0, 0, ones, ones, ones, 1, list(x.shape))
+    settings: tuple[Any, ...] = (ones, ones, ones, 1, 1.0, 0, torch.float32, "none", [], "")
+    return lambda: ops.qconv_pointwise(x, 1.0, 0, packed, scales, zeros, None, *settings)
+
+
+def _quantized_conv_nhwc(args: Args, x: Any, weight: Any, scales: Any) -> Call:
+    call = _quantized_conv(args, x.permute(0, 3, 1, 2), weight.permute(0, 3, 1, 2), scales)
+    return lambda: call().permute(0, 2, 3, 1)  # type: ignore[attr-defined]
+
+
+def _int4_dense(args: Args, x: Any, halves: Any, scales: Any) -> Call:
+    """torchao's kernel for weights of four bits, ``(q - 8) * scale + zero`` by groups along k, in bfloat16: for float32
+    it is a plain loop. Scales and x are rounded, x at each call; the output stays in bfloat16."""
+    packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(int4_numbers(halves).int(), 1)
+    scales_and_zeros = torch.stack([scales.T, torch.zeros_like(scales.T)], dim=-1).bfloat16().contiguous()
+    multiply = torch.ops.aten._weight_int4pack_mm_for_cpu
+    return lambda: multiply(x.bfloat16(), packed, args["group"], scales_and_zeros)
+
+
+def _moe(args: Args, x: Any, weight: Any, expert: Any) -> Call:
+    """Expert by expert, the rows of each gathered: PyTorch has no routine for all of them."""
+    out = torch.empty(x.shape[0], weight.shape[1], dtype=x.dtype)
+
+    def call() -> Any:
+        for index in range(weight.shape[0]):
+            rows = (expert == index).nonzero().flatten()
+            out.index_copy_(0, rows, functional.linear(x.index_select(0, rows), weight[index]))
+        return out
+
+    return call
+
+
+# -- windows ----------------------------------------------------------------------------------------------------------
+def _window(args: Args) -> dict[str, Any]:
+    return {"stride": args["stride"], "padding": args["pad"], "dilation": args["dilation"]}
+
+
+def _conv(rank: int, function: Kernel) -> Kernel:
+    def kernel(args: Args, x: Any, weight: Any) -> Any:
+        # A view whose strides tell PyTorch where the channels lie.
+        x = x if args["layout"] == "nchw" else x.permute(0, rank + 1, *range(1, rank + 1))
+        return function(x, weight, groups=args["groups"], **_window(args))
+
+    return kernel
+
+
+def _max_pool2d(args: Args, x: Any) -> Any:
+    return functional.max_pool2d(x, (args["r"], args["s"]), **_window(args))
+
+
+def _avg_pool2d(args: Args, x: Any) -> Call:
+    if args["dilation"] != 1:
+        raise DoesNotApply("PyTorch's avg_pool2d has no dilation")
+    return lambda: functional.avg_pool2d(x, (args["r"], args["s"]), args["stride"], args["pad"])
+
+
+def _depthwise_nhwc(args: Args, x: Any, weight: Any) -> Call:
+    x, weight = x.permute(0, 3, 1, 2), weight.permute(2, 0, 1).unsqueeze(1).contiguous()
+    return lambda: functional.conv2d(x, weight, padding=1, groups=len(weight))
+
+
+# -- rows, attention, what is fused -----------------------------------------------------------------------------------
+def _transpose(args: Args, x: Any) -> Call:
+    # Not x.contiguous(): where a dim is 1 that is x itself, and copies nothing.
+    turned = x.transpose(1, 2)
+    out = torch.empty(turned.shape)
+    return lambda: out.copy_(turned)
+
+
+def _attention(args: Args, q: Any, k: Any, v: Any) -> Call:
+    if args["causal"] and q.shape[-2] != k.shape[-2]:
+        raise DoesNotApply("PyTorch hides j > i, whatever the extents of i and j")
+    settings = {"is_causal": args["causal"], "scale": args["scale"]}
+    return lambda: functional.scaled_dot_product_attention(q, k, v, **settings)
+
+
+def _segment_attention(args: Args, q: Any, k: Any, segment: Any, v: Any) -> Any:
+    """A mask from the segments at every call: they are new at each."""
+    mask = segment.unsqueeze(1) == segment.unsqueeze(0)
+    q, k, v = (tensor.unsqueeze(0) for tensor in (q, k, v))
+    return functional.scaled_dot_product_attention(q, k, v, attn_mask=mask).squeeze(0)
+
+
+def _mlp(args: Args, x: Any, first: Any, bias: Any, second: Any, further: Any) -> Any:
+    return functional.linear(functional.gelu(functional.linear(x, first, bias)), second, further)
+
+
+def _swiglu_mlp(args: Args, x: Any, first: Any, gate: Any, second: Any) -> Any:
+    return functional.linear(functional.silu(functional.linear(x, first)).mul_(functional.linear(x, gate)), second)
+
+
+def _fused_conv(args: Args, x: Any, weight: Any, bias: Any) -> Any:
+    return functional.conv2d(x, weight, bias, groups=args["groups"], **_window(args)).relu_()
+
+
+_RMS_EPS: Any = OPS["rms_norm"].settings["eps"].default
+KERNELS: Mapping[str, Kernel] = {
+    **dict.fromkeys(("dense", "dense_bfloat16"), lambda args, x, weight: functional.linear(x, weight)),
+    "bilinear": lambda args, u, weight, v: functional.bilinear(u, v, weight),
+    **{f"conv{rank}d": _conv(rank, getattr(functional, f"conv{rank}d")) for rank in (1, 2, 3)},
+    **{f"conv{rank}d_transpose": _conv(rank, getattr(functional, f"conv_transpose{rank}d")) for rank in (1, 2, 3)},
+    **dict.fromkeys(("group_conv2d", "dilated_conv2d"), _conv(2, functional.conv2d)),
+    "depthwise_conv2d": lambda args, x, w: functional.conv2d(x, w.unsqueeze(1), groups=len(w), **_window(args)),
+    "max_pool2d": _max_pool2d,
+    "layer_norm": lambda args, x, gamma, beta: functional.layer_norm(x, gamma.shape, gamma, beta, args["eps"]),
+    "rms_norm": lambda args, x, gamma: functional.rms_norm(x, gamma.shape, gamma, args["eps"]),
+    "swiglu": lambda args, x, y: functional.silu(x).mul_(y),
+    "gelu_residual": lambda args, x, y: functional.gelu(x).add_(y),
+    "segment_attention": _segment_attention, "mlp": _mlp, "swiglu_mlp": _swiglu_mlp,
+    "dense+bias+gelu": lambda args, x, weight, bias: functional.gelu(functional.linear(x, weight, bias)),
+    "conv2d+bias+relu": _fused_conv,
+    "fused_rms_norm_mul": lambda args, x, gamma, y: functional.rms_norm(x, gamma.shape, gamma, _RMS_EPS).mul_(y),
+}  # fmt: skip
+WITH_OUT: Mapping[str, Callable[..., tuple[Any, ...]]] = {
+    **dict.fromkeys(("matmul", "batch_matmul_nn"), lambda x, y: (torch.matmul, x, y)),
+    "batch_matmul_nt": lambda x, y: (torch.matmul, x, y.transpose(-1, -2)),
+    "batch_matmul_nn+add": lambda x, y, residual: (torch.baddbmm, residual, x, y),
+    "gemv": lambda weight, x: (torch.mv, weight, x), "vector_matrix": lambda x, weight: (torch.mv, weight.t(), x),
+    "softmax": lambda x: (torch.softmax, x, -1), "reduce_sum": lambda x: (torch.sum, x, -1),
+    "reduce_max": lambda x: (torch.amax, x, -1), "reduce_mean": lambda x: (torch.mean, x, -1),
+    "column_sum": lambda x: (torch.sum, x, 0),
+}  # fmt: skip
+"""Functions that take ``out=``, and their operands."""
+PREPARED: Mapping[str, Callable[..., Call]] = {
+    "dense_int8": _quantized_dense, "dense_int4": _int4_dense, "moe_dense": _moe, "conv2d_int8": _quantized_conv,
+    "conv2d_int8_nhwc": _quantized_conv_nhwc, "avg_pool2d": _avg_pool2d, "depthwise_nhwc": _depthwise_nhwc,
+    "transpose": _transpose, "attention": _attention,
+}  # fmt: skip
+OF_BYTES = frozenset({"dense_int8", "conv2d_int8", "conv2d_int8_nhwc"})
+"""Kernels of oneDNN that multiply bytes."""

@@ -1,0 +1,200 @@
+"""Clients of the benchmark of the service, to be run in processes of their own.
+
+Plain sockets with keep-alive under uvloop: the usual HTTP clients of Python take longer for a request than the service
+does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import resource
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection as Pipe
+
+import uvloop
+
+TIMEOUT_S = 120.0
+
+
+@dataclass(frozen=True)
+class Service:
+    """Where the service is, and a key for it."""
+
+    address: tuple[str, int]
+    key: str
+
+    def request(self, path: str, body: bytes | None = None) -> bytes:
+        """The bytes of a request: GET, or POST if there is a body."""
+        length = f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n" if body is not None else ""
+        method = "GET" if body is None else "POST"
+        head = f"{method} {path} HTTP/1.1\r\nHost: bench\r\nAuthorization: Bearer {self.key}\r\n{length}\r\n"
+        return head.encode() + (body or b"")
+
+
+@dataclass
+class Samples:
+    """Latencies in seconds of answers with status 200, how many there were of each status, and the wall time."""
+
+    latencies_s: list[float] = field(default_factory=list)
+    statuses: Counter[int] = field(default_factory=Counter)
+    elapsed_s: float = 0.0
+
+    def add(self, status: int, latency_s: float) -> None:
+        self.statuses[status] += 1
+        if status == 200:
+            self.latencies_s.append(latency_s)
+
+    def merge(self, other: Samples) -> None:
+        self.latencies_s += other.latencies_s
+        self.statuses += other.statuses
+        self.elapsed_s = max(self.elapsed_s, other.elapsed_s)
+
+
+class Connection:
+    """One connection, opened again after it has broken. Answers must have a Content-Length."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+
+    async def ask(self, request: bytes) -> tuple[int, bytes]:
+        """Status and body of the answer; status 0 if there was none."""
+        try:
+            async with asyncio.timeout(TIMEOUT_S):
+                self._streams = self._streams or await asyncio.open_connection(*self._service.address)
+                reader, writer = self._streams
+                writer.write(request)
+                head = (await reader.readuntil(b"\r\n\r\n")).lower()
+                length = int(head.split(b"content-length:", 1)[1].split(b"\r\n", 1)[0])
+                body = await reader.readexactly(length)
+        except (OSError, asyncio.IncompleteReadError, TimeoutError):
+            self.close()
+            return 0, b""
+        if b"connection: close" in head:
+            self.close()
+        return int(head[9:12]), body
+
+    def close(self) -> None:
+        if self._streams is not None:
+            self._streams[1].close()
+            self._streams = None
+
+
+def ask(service: Service, path: str, body: bytes | None = None) -> tuple[int, bytes]:
+    """One request on a connection of its own."""
+
+    async def once() -> tuple[int, bytes]:
+        connection = Connection(service)
+        try:
+            return await connection.ask(service.request(path, body))
+        finally:
+            connection.close()
+
+    return uvloop.run(once())
+
+
+# -- loops ------------------------------------------------------------------------------------------------------------
+def open_loop(
+    service: Service, requests: Sequence[bytes], rate_per_s: float, seconds: float, connections: int
+) -> Samples:
+    """Requests at fixed times, however slow the answers are; latencies count from the time when each was due."""
+    numbers, begun = iter(range(max(1, int(rate_per_s * seconds)))), time.monotonic() + 0.1
+
+    async def run(connection: Connection, samples: Samples) -> None:
+        for number in numbers:
+            due = begun + number / rate_per_s
+            await asyncio.sleep(max(0.0, due - time.monotonic()))
+            status, _ = await connection.ask(requests[number % len(requests)])
+            samples.add(status, time.monotonic() - due)
+
+    return _on_each(service, run, connections)
+
+
+def closed_loop(service: Service, requests: Sequence[bytes], seconds: float, connections: int) -> Samples:
+    """Each connection sends the next request once it has the answer to the one before."""
+    until, draw = time.monotonic() + seconds, random.Random(time.time_ns())
+
+    async def run(connection: Connection, samples: Samples) -> None:
+        while (sent := time.monotonic()) < until:
+            status, _ = await connection.ask(draw.choice(requests))
+            samples.add(status, time.monotonic() - sent)
+
+    return _on_each(service, run, connections)
+
+
+def _on_each(
+    service: Service, run: Callable[[Connection, Samples], Awaitable[None]], connections: int
+) -> Samples:
+    async def together() -> Samples:
+        samples, started = Samples(), time.monotonic()
+        opened = [Connection(service) for _ in range(connections)]
+        await asyncio.gather(*(run(connection, samples) for connection in opened))
+        for connection in opened:
+            connection.close()
+        samples.elapsed_s = time.monotonic() - started
+        return samples
+
+    return uvloop.run(together())
+
+
+# -- event streams ----------------------------------------------------------------------------------------------------
+async def _stream(service: Service, job_id: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Both ends: a writer that nobody holds is closed."""
+    reader, writer = await asyncio.open_connection(*service.address)
+    writer.write(service.request(f"/v1/jobs/{job_id}/events"))
+    head = await reader.readuntil(b"\r\n\r\n")
+    if not head.startswith(b"HTTP/1.1 200"):
+        raise ConnectionError(f"no event stream of job {job_id}")
+    return reader, writer
+
+
+def hold_streams(service: Service, job_ids: Sequence[str], told: Pipe) -> None:
+    """Keep an event stream of each job open, and read what it says, until ``told`` has something.
+
+    Sends the number of streams once each has been answered.
+    """
+
+    async def hold() -> None:
+        # One after the other: a thousand at once would wait for one another.
+        reading = [asyncio.create_task(_read_all(*await _stream(service, job_id))) for job_id in job_ids]
+        told.send(len(job_ids))
+        while not told.poll():
+            await asyncio.sleep(0.2)
+        for task in reading:
+            task.cancel()
+
+    raise_file_limit()
+    uvloop.run(hold())
+
+
+async def _read_all(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with suppress(OSError):
+        while await reader.read(1 << 16):
+            pass
+
+
+def listen(service: Service, job_id: str, count: int, told: Pipe) -> None:
+    """Says when it listens, then when each of ``count`` numbered events arrived, by the machine's monotonic clock."""
+
+    async def arrivals() -> dict[int, float]:
+        (reader, writer), arrived = await _stream(service, job_id), dict[int, float]()
+        told.send(True)
+        while len(arrived) < count and (line := await reader.readline()):
+            if line.startswith(b"data: ") and "index" in (data := json.loads(line[6:])["data"]):
+                arrived[data["index"]] = time.monotonic()
+        writer.close()
+        return arrived
+
+    told.send(uvloop.run(arrivals()))
+
+
+def raise_file_limit() -> None:
+    """A thousand streams are more open files than a process may have at first."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

@@ -1,0 +1,209 @@
+"""A tuning database as a team has it after some years, filled through the storage itself, as workers write it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from tuner.library.dispatcher import Dispatcher, Leaf, Node, TableRow, Tree
+from tuner.library.package import package
+from tuner.program.job.jobspec import JobSpec, parse_job
+from tuner.program.job.task import SearchTask
+from tuner.program.language.workload import WorkloadInstance
+from tuner.program.target import native
+from tuner.records import ErrorKind, MeasureResult, Phase
+from tuner.schedule import default_kernel, space_of
+from tuner.schedule.space import MicroKernel
+from tuner.storage import JobState, Lease, NewEvent, Storage
+from tuner.storage.jobs import JobQuery
+from tuner.storage.sql import open_storage, upgrade
+
+CPUS = ("x86-64-v3", "x86-64-v4", "znver4", "icelake-server", "sapphirerapids")
+MEASURED = (5, 24, 43, 62, 81, 100, 119, 128)
+"""The values of T that were measured, of 1..LONGEST."""
+LONGEST = 128
+WIDE_MEASURED = tuple(range(8, 2001, 8))
+WIDEST = 2048
+"""The largest T of the one large workload: all values but the multiples of 8 were never measured."""
+KERNELS, LIBRARY_KERNELS = 512, 8
+FAILED_SHARE = 0.05
+BATCH = 2000
+EVENTS_EVERY = 500
+"""Trials of the large job to one progress event."""
+LEASE_S = 3600.0
+LARGE = "benchmark load"
+"""The large job's name, with the number of records: it is stored last."""
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How much is stored. ``large`` records are of one workload and one job, in addition to ``records``."""
+
+    records: int
+    workloads: int
+    large: int
+
+    @staticmethod
+    def of(records: int) -> Scale:
+        """2,000 workloads, 10,000 jobs and one of 100,000 trials for a million records; less for fewer."""
+        return Scale(records, max(2, min(2_000, records // 500)), max(100, min(100_000, records // 10)))
+
+    @property
+    def pairs(self) -> int:
+        return self.workloads * len(CPUS)
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What clients query. ``pairs``: (workload key, target fingerprint), each with a job of its own; those of every
+    other workload have libraries. ``large``: the same of the large workload, which has none, and the job of its
+    records."""
+
+    scale: Scale
+    pairs: tuple[tuple[str, str], ...]
+    large: tuple[str, str]
+    large_job: str
+
+    def has_library(self, pair: int) -> bool:
+        return pair // len(CPUS) % 2 == 0
+
+
+class NotEmpty(Exception):
+    """The database holds something that this benchmark has not stored."""
+
+
+def load(url: str, scale: Scale) -> Loaded:
+    """Fill an empty database; one that was filled at this scale is taken as it is. Raises NotEmpty."""
+    upgrade(url)
+    storage, draw = open_storage(url), random.Random(0)
+    try:
+        before = storage.find_jobs(JobQuery(text=LARGE)).items
+        if before and before[0].name != _large_name(scale):
+            raise NotEmpty(f"the database was filled at another scale, {before[0].name}; give an empty one")
+        if not before and any(storage.counts()["jobs"].values()):
+            raise NotEmpty("the database has jobs already; give an empty one")
+        specs = [_spec(pair) for pair in range(scale.pairs)]
+        if not before:
+            storage.register_device("local-0", "local", native(), {})
+            for pair, spec in enumerate(specs):
+                _store_pair(storage, spec, pair, max(len(MEASURED), scale.records // scale.pairs), draw)
+            _store_large(storage, scale, draw)
+        job = storage.find_jobs(JobQuery(text=LARGE)).items[0]
+        (task,) = storage.search_tasks(job.id)
+        pairs = [(spec.tasks[0].workload.key, spec.tasks[0].known_target.fingerprint) for spec in specs]
+        return Loaded(scale, tuple(pairs), (task.workload_key, task.target_fingerprint), job.id)
+    finally:
+        storage.close()
+
+
+# -- jobs -------------------------------------------------------------------------------------------------------------
+def dense_job(n: int, k: int, longest: int = LONGEST, device: str = "local", cpu: str = CPUS[0]) -> dict[str, Any]:
+    return {
+        "name": f"dense {n} {k}",
+        "workload": {"op": "dense", "args": {"m": "16*T", "n": n, "k": k}},
+        "shape_vars": {"T": {"min": 1, "max": longest}},
+        "instances": [{"T": t} for t in MEASURED],
+        "target": {"kind": "llvm", "mcpu": cpu, "num-cores": 2},
+        "device": device,
+        "budget": {"trials": 1000},
+    }
+
+
+def leased(storage: Storage, spec: JobSpec, device: str = "local") -> Lease:
+    """A new job, leased: no other one waits for the device."""
+    storage.create_job(spec)
+    lease = storage.lease_job(f"benchmark {device}", LEASE_S, [device])
+    assert lease is not None
+    return lease
+
+
+def _spec(pair: int) -> JobSpec:
+    workload = pair // len(CPUS)
+    n, k = 64 * (1 + workload % 50), 64 * (1 + workload // 50)
+    return parse_job(dense_job(n, k, cpu=CPUS[pair % len(CPUS)]))
+
+
+def _large_name(scale: Scale) -> str:
+    return f"{LARGE} {scale.records}"
+
+
+def _store_pair(storage: Storage, spec: JobSpec, pair: int, records: int, draw: random.Random) -> None:
+    lease = leased(storage, spec)
+    (row,) = lease.tasks
+    results = list(results_of(records, MEASURED, draw))
+    storage.append_results(lease, row.id, results, [NewEvent("progress", _progress(records))], 60.0, _progress(records))
+    if pair // len(CPUS) % 2 == 0:
+        library = package(_dispatcher(row.task), b"\0" * 4096, "{}", {}, lease.job.id)
+        storage.save_library(lease, row.id, library.files, library.manifest, library.dispatch)
+    storage.finish_job(lease, JobState.COMPLETED, summary=_progress(records))
+
+
+def _store_large(storage: Storage, scale: Scale, draw: random.Random) -> None:
+    wide = {"name": _large_name(scale), "instances": [{"T": t} for t in WIDE_MEASURED]}
+    lease = leased(storage, parse_job(dense_job(64 * 51, 64, WIDEST) | wide))
+    (row,) = lease.tasks
+    results = list(results_of(scale.large, WIDE_MEASURED, draw))
+    for start in range(0, len(results), BATCH):
+        done = range(start, min(start + BATCH, len(results)), EVENTS_EVERY)
+        events = [NewEvent("progress", _progress(number)) for number in done]
+        storage.append_results(lease, row.id, results[start : start + BATCH], events, None, _progress(start))
+    storage.finish_job(lease, JobState.COMPLETED, summary=_progress(scale.large))
+
+
+def _progress(trials: int) -> dict[str, Any]:
+    """What a search says of itself after so many trials."""
+    best = 0.99995**trials
+    return {
+        "phase": "search", "round": trials // 64, "trials": trials, "trials_budget": 10**6, "failed": trials // 20,
+        "commonest_error": "", "elapsed_s": 0.1 * trials, "seconds_budget": None, "objective_s": 1e-3 * best,
+        "default_objective_s": 1e-3, "speedup_vs_default": 1 / best, "speedup_vs_numpy": 1.2 / best, "position": 0,
+    }  # fmt: skip
+
+
+# -- trials and libraries ---------------------------------------------------------------------------------------------
+@cache
+def kernels() -> tuple[MicroKernel, ...]:
+    """Different kernels of dense layers, the default one first."""
+    task = parse_job(dense_job(64, 64)).tasks[0]
+    rng, space, result = np.random.default_rng(0), space_of(task), dict.fromkeys([default_kernel(task)])
+    while len(result) < KERNELS:
+        result[space.mutate(list(result)[int(rng.integers(len(result)))], rng)] = None
+    return tuple(result)
+
+
+def result_of(
+    kernel: MicroKernel, t: int, slowness: float, number: int, *, failed: bool = False, attempt: int = 0
+) -> MeasureResult:
+    """A trial at T = t, ``slowness`` times as slow as can be; the ``number``-th of its search."""
+    latency_s = 1e-6 * t * slowness
+    instance, seen = WorkloadInstance.of({"T": t}), {"round": number // 64, "attempt": attempt, "device": "local-0"}
+    if failed:
+        return MeasureResult(kernel, instance, error_kind=ErrorKind.RUN_TIMEOUT, error="it failed", **seen)  # type: ignore[arg-type]
+    samples = (latency_s, latency_s * 1.01, latency_s * 0.99)
+    told: dict[str, Any] = {"build_s": 0.5, "run_s": 0.05, "predicted_s": latency_s, "anchor_s": 1e-3, **seen}
+    return MeasureResult(kernel, instance, latency_s, samples, phase=Phase.SEARCH if number else Phase.THEORY, **told)
+
+
+def results_of(count: int, shapes: Sequence[int], draw: random.Random) -> Iterator[MeasureResult]:
+    """So many trials: every kernel at every shape, some of which failed; none of those that libraries have did."""
+    for number in range(count):
+        which = number // len(shapes)
+        failed = which >= LIBRARY_KERNELS and draw.random() < FAILED_SHARE
+        shape = shapes[number % len(shapes)]
+        # More kernels than there are in the pool are further attempts.
+        again, kernel = which // KERNELS, kernels()[which % KERNELS]
+        yield result_of(kernel, shape, 1.0 + draw.random(), which, failed=failed, attempt=again)
+
+
+def _dispatcher(task: SearchTask) -> Dispatcher:
+    """A kernel for each measured shape and those below it, and a table of the whole range."""
+    tree: Tree = Leaf(LIBRARY_KERNELS - 1)
+    for index in reversed(range(LIBRARY_KERNELS - 1)):
+        tree = Node("m", 16 * MEASURED[index], Leaf(index), tree)
+    table = tuple(TableRow({"T": t}, min(t // 16, LIBRARY_KERNELS - 1), 1.5e-6 * t) for t in range(1, LONGEST + 1))
+    return Dispatcher(task, kernels()[:LIBRARY_KERNELS], 0, tree, table)
