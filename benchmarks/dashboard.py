@@ -27,8 +27,8 @@ from benchmarks.service import serving
 from benchmarks.serving.filled import KERNELS, MEASURED, Scale, dense_job, kernels, leased, load, result_of
 from benchmarks.serving.writers import store
 from tuner.program.job.jobspec import parse_job
-from tuner.storage import Lease, Storage
-from tuner.storage.sql import open_storage
+from tuner.storage import Lease
+from tuner.storage.sql import Storage, open_storage
 
 WAIT_S = 120.0
 DRAWN = "() => document.querySelector('.plot').dataset.drawn"

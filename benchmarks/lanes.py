@@ -24,8 +24,8 @@ from tuner.measure.runners.simulated import Fleet
 from tuner.program.job.jobspec import Budget, parse_job
 from tuner.program.target import native
 from tuner.search.summary import JobSummary
-from tuner.storage import JobState, Lease, Storage
-from tuner.storage.sql import open_storage, upgrade
+from tuner.storage import JobState, Lease
+from tuner.storage.sql import Storage, open_storage, upgrade
 from worker.jobs import searches
 from worker.jobs.runner import JobRunner
 

@@ -30,7 +30,7 @@ from tuner.program.job.jobspec import parse_job
 from tuner.program.target import native
 from tuner.records import MeasureResult
 from tuner.search.observations import normalized
-from tuner.storage.sql import SqlStorage, open_storage, upgrade
+from tuner.storage.sql import Storage, open_storage, upgrade
 from worker.building.cores import Cores
 from worker.device_server import MODULE
 from worker.run import run_worker
@@ -101,7 +101,7 @@ def device(tracker: str, core: int, folder: Path) -> Child:
     return Child(MODULE, args, data_dir=folder, environment=clean_environment(DEVICE))
 
 
-def wait_for(storage: SqlStorage, jobs: Sequence[str]) -> None:
+def wait_for(storage: Storage, jobs: Sequence[str]) -> None:
     deadline = time.monotonic() + DEADLINE_S
     while not all(storage.get_job(job).state.ended for job in jobs):
         if time.monotonic() > deadline:

@@ -20,8 +20,8 @@ from tuner.measure.network.connecting import Tracker
 from tuner.program.job.jobspec import parse_job
 from tuner.program.target import native
 from tuner.records import MeasureResult, Phase
-from tuner.storage import SearchTaskRow, Storage
-from tuner.storage.sql import open_storage, upgrade
+from tuner.storage import SearchTaskRow
+from tuner.storage.sql import Storage, open_storage, upgrade
 from worker.device_server import start_device
 from worker.devices.registry import DeviceList
 from worker.devices.speeds import DeviceSpeeds

@@ -43,8 +43,7 @@ from tuner.program.job.jobspec import parse_job
 from tuner.program.job.task import SearchTask
 from tuner.program.target import native
 from tuner.records import MeasureResult
-from tuner.storage import Storage
-from tuner.storage.sql import open_storage, upgrade
+from tuner.storage.sql import Storage, open_storage, upgrade
 from worker.jobs.lease_loop import LeaseLoop
 from worker.jobs.runner import JobRunner
 

@@ -42,7 +42,7 @@ from service.settings import Settings
 from service.starts import PacedStarts
 from service.validation import Validation
 from service.workloads import endpoints as workloads
-from tuner.storage import Storage
+from tuner.storage.sql import Storage
 
 DEFAULTS = Settings()
 GZIP_FROM = 1000

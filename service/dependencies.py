@@ -15,19 +15,8 @@ from service.access.rates import Rates
 from service.jobs.hub import Bell, EventHub
 from service.metrics import Metrics
 from service.settings import Settings
-from tuner.storage import (
-    AccessStorage,
-    ApiKey,
-    AuditStorage,
-    DeviceStorage,
-    DeviceTokenStorage,
-    JobStorage,
-    LibraryStorage,
-    RecordStorage,
-    SharingStorage,
-    Storage,
-    WorkloadStorage,
-)
+from tuner.storage import ApiKey
+from tuner.storage.sql import ClientStorage, DeviceStorage, OperatorStorage, Storage
 
 EVENT_THREADS = 4
 EXPORT_THREADS = 2
@@ -99,20 +88,14 @@ async def _caller(request: Request) -> ApiKey:
 
 
 StorageDep = Annotated[Storage, Depends(_storage)]
-"""The whole storage, for routes that need most of it; the others take a part of it."""
-JobsDep = Annotated[JobStorage, Depends(_storage)]
-RecordsDep = Annotated[RecordStorage, Depends(_storage)]
-WorkloadsDep = Annotated[WorkloadStorage, Depends(_storage)]
-LibrariesDep = Annotated[LibraryStorage, Depends(_storage)]
+"""The whole storage, for routes that need several roles of it; the others take one."""
+ClientDep = Annotated[ClientStorage, Depends(_storage)]
 DevicesDep = Annotated[DeviceStorage, Depends(_storage)]
-DeviceTokensDep = Annotated[DeviceTokenStorage, Depends(_storage)]
-AccessDep = Annotated[AccessStorage, Depends(_storage)]
-AuditDep = Annotated[AuditStorage, Depends(_storage)]
+OperatorDep = Annotated[OperatorStorage, Depends(_storage)]
 KeysDep = Annotated[Keys, Depends(_keys)]
 RatesDep = Annotated[Rates, Depends(_rates)]
 SettingsDep = Annotated[Settings, Depends(_settings)]
 EventStreamsDep = Annotated[EventStreams, Depends(_event_streams)]
-SharingDep = Annotated[SharingStorage, Depends(_storage)]
 ImportsDep = Annotated[BoundedSemaphore, Depends(_imports)]
 ExportsDep = Annotated[CapacityLimiter, Depends(_exports)]
 MetricsDep = Annotated[Metrics, Depends(_metrics)]

@@ -7,14 +7,15 @@ import logging
 
 from anyio import to_thread
 
-from tuner.storage import LeaseStorage, StorageUnavailable
+from tuner.storage import StorageUnavailable
+from tuner.storage.sql import WorkerStorage
 
 EVERY_S = 5.0
 
 _log = logging.getLogger(__name__)
 
 
-async def keep_house(storage: LeaseStorage, every_s: float = EVERY_S) -> None:
+async def keep_house(storage: WorkerStorage, every_s: float = EVERY_S) -> None:
     """End jobs that are being cancelled and have no worker any more. Until it is cancelled."""
     while True:
         await asyncio.sleep(every_s)

@@ -28,8 +28,7 @@ from service.paths import parse_prefix
 from service.settings import Settings
 from service.webhooks.sender import Sender
 from tuner.errors import ShapewrightError
-from tuner.storage import Storage
-from tuner.storage.sql import open_storage
+from tuner.storage.sql import Storage, open_storage
 
 BACKLOG = 2048
 KEEP_ALIVE_S = 15

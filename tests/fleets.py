@@ -12,7 +12,7 @@ from tuner.program.language.workload import WorkloadInstance
 from tuner.program.target import native
 from tuner.records import ErrorKind, MeasureResult
 from tuner.storage import Lease
-from tuner.storage.sql import SqlStorage
+from tuner.storage.sql import Storage
 from tuner.storage.sql.columns import later
 from tuner.storage.sql.schema import devices
 
@@ -22,7 +22,7 @@ NAMES = ("bert-base ffn_up", "attention scores over a long context", "conv")
 NO_ANSWER = "it does not answer: the connection was reset by the peer while a trial was running"
 
 
-def register(storage: SqlStorage, count: int) -> list[str]:
+def register(storage: Storage, count: int) -> list[str]:
     """Two of three are of the key ``rack``, the others of ``edge``."""
     ids = []
     for number in range(count):
@@ -33,7 +33,7 @@ def register(storage: SqlStorage, count: int) -> list[str]:
 
 
 def measured(
-    storage: SqlStorage, lease: Lease, trials: list[tuple[str, float]], run_s: float = TRIAL_S, first: int = 0
+    storage: Storage, lease: Lease, trials: list[tuple[str, float]], run_s: float = TRIAL_S, first: int = 0
 ) -> None:
     """Store trials of a job, each of a device and so many seconds ago."""
     now_s = time.monotonic()
@@ -53,7 +53,7 @@ def measured(
     storage.append_results(lease, lease.tasks[0].id, results)
 
 
-def fail(storage: SqlStorage, lease: Lease, device: str, attempt: int) -> None:
+def fail(storage: Storage, lease: Lease, device: str, attempt: int) -> None:
     trial = MeasureResult(
         kernel(1), AT, error_kind=ErrorKind.CRASH, error="signal 11", run_s=1.0, device=device, attempt=attempt,
         ended_s=time.monotonic() - 2.0,
@@ -61,7 +61,7 @@ def fail(storage: SqlStorage, lease: Lease, device: str, attempt: int) -> None:
     storage.append_results(lease, lease.tasks[0].id, [trial])
 
 
-def at_work(storage: SqlStorage, count: int = 200) -> list[str]:
+def at_work(storage: Storage, count: int = 200) -> list[str]:
     """The ids of the devices: of ten one measured nothing, one is away; some are quarantined, or on probation."""
     ids, rng = register(storage, count), random.Random(0)
     for name in NAMES:
@@ -86,7 +86,7 @@ def at_work(storage: SqlStorage, count: int = 200) -> list[str]:
     return ids
 
 
-def _trouble(storage: SqlStorage, ids: list[str]) -> None:
+def _trouble(storage: Storage, ids: list[str]) -> None:
     for device in ids[1::20]:
         for _ in range(3):
             storage.device_failed(device, NO_ANSWER)

@@ -20,7 +20,8 @@ from tuner.program.target import native
 from tuner.records import MeasureResult
 from tuner.schedule.space import MicroKernel
 from tuner.search.policy import POLICIES
-from tuner.storage import Job, Storage
+from tuner.storage import Job
+from tuner.storage.sql import Storage
 from worker.jobs.runner import JobRunner
 
 SMALL: dict[str, Any] = {

@@ -19,7 +19,8 @@ from tuner.library.package import package
 from tuner.program.job.task import SearchTask
 from tuner.program.target import native
 from tuner.schedule import default_kernel, space_of
-from tuner.storage import Artifact, Lease, Storage
+from tuner.storage import Artifact, Lease
+from tuner.storage.sql import Storage
 
 JOB: dict[str, Any] = {
     "name": "bert-base qkv",

@@ -20,8 +20,8 @@ from tuner.measure.network.connecting import Tracker, within
 from tuner.measure.processes import set_on_signals
 from tuner.measure.runners.pool import RunnerPool
 from tuner.measure.runners.rpc import RpcRunner, unshared
-from tuner.storage import Lease, LeaseStorage
-from tuner.storage.sql import open_storage
+from tuner.storage import Lease
+from tuner.storage.sql import WorkerStorage, open_storage
 from worker.building.cluster import Cluster
 from worker.building.cores import Cores
 from worker.building.ray_builder import RayBuilder
@@ -219,7 +219,7 @@ class _Current:
     """The jobs that are being run, so that they can be released when the worker does not stop in time."""
 
     def __init__(
-        self, storage: LeaseStorage, runner: JobRunner, searches: Callable[[], AbstractContextManager[OpenSearch]]
+        self, storage: WorkerStorage, runner: JobRunner, searches: Callable[[], AbstractContextManager[OpenSearch]]
     ) -> None:
         self._storage = storage
         self._runner, self._searches = runner, searches

@@ -19,9 +19,9 @@ from tuner.program.target import native
 from tuner.records import ErrorKind, MeasureResult, Phase
 from tuner.schedule import default_kernel, space_of
 from tuner.schedule.space import MicroKernel
-from tuner.storage import JobState, Lease, NewEvent, Storage
+from tuner.storage import JobState, Lease, NewEvent
 from tuner.storage.jobs import JobQuery
-from tuner.storage.sql import open_storage, upgrade
+from tuner.storage.sql import Storage, open_storage, upgrade
 
 CPUS = ("x86-64-v3", "x86-64-v4", "znver4", "icelake-server", "sapphirerapids")
 MEASURED = (5, 24, 43, 62, 81, 100, 119, 128)
@@ -85,7 +85,7 @@ def load(url: str, scale: Scale) -> Loaded:
         before = storage.find_jobs(JobQuery(text=LARGE)).items
         if before and before[0].name != _large_name(scale):
             raise NotEmpty(f"the database was filled at another scale, {before[0].name}; give an empty one")
-        if not before and any(storage.counts()["jobs"].values()):
+        if not before and any(storage.pulse().jobs.values()):
             raise NotEmpty("the database has jobs already; give an empty one")
         specs = [_spec(pair) for pair in range(scale.pairs)]
         if not before:

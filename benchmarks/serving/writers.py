@@ -12,8 +12,8 @@ from tuner.records import MeasureResult
 from tuner.schedule.space import MicroKernel
 from tuner.search.pipeline import BATCH
 from tuner.search.summary import SearchSummary
-from tuner.storage import Lease, NewEvent, Storage
-from tuner.storage.sql import open_storage
+from tuner.storage import Lease, NewEvent
+from tuner.storage.sql import Storage, open_storage
 
 AGAIN_EVERY, AGAIN = 3, 3
 """Batches after which the fastest kernel of the last one is measured once more, at so many instances."""

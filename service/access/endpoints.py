@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 
 from service.access.scopes import ADMIN
-from service.dependencies import AuditDep, Cursor, Limit
+from service.dependencies import Cursor, Limit, OperatorDep
 from service.schemas import FromAttributes, PageOut
 
 router = APIRouter(prefix="/audit", tags=["access"])
@@ -31,6 +31,8 @@ class AuditPage(PageOut[AuditOut]):
 
 
 @router.get("", dependencies=[ADMIN])
-def list_audit(storage: AuditDep, cursor: Cursor = None, subject: SubjectQuery = None, limit: Limit = 50) -> AuditPage:
+def list_audit(
+    storage: OperatorDep, cursor: Cursor = None, subject: SubjectQuery = None, limit: Limit = 50
+) -> AuditPage:
     """Who did what, newest first."""
     return AuditPage.model_validate(storage.list_audit(cursor, subject, limit))

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from anyio import CapacityLimiter, to_thread
 
-from tuner.storage import AccessStorage, ApiKey, StorageUnavailable, is_unguessable
+from tuner.storage import ApiKey, StorageUnavailable, is_unguessable
+from tuner.storage.sql import OperatorStorage
 
 MOST = 4096
 """Keys remembered; those not used for longest are forgotten first."""
@@ -34,7 +35,7 @@ class Keys:
     Unknown secrets are never remembered.
     """
 
-    def __init__(self, storage: AccessStorage, ttl_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, storage: OperatorStorage, ttl_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._storage = storage
         self._ttl_s = ttl_s
         self._clock = clock

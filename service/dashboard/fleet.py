@@ -14,7 +14,7 @@ from fastapi.responses import HTMLResponse
 from service.access.scopes import READ
 from service.dashboard.lanes import Bar, lane_of, legend_of, spoken
 from service.dashboard.templating import TEMPLATES
-from service.dependencies import CallerDep, DeviceTokensDep, StorageDep
+from service.dependencies import CallerDep, DevicesDep, StorageDep
 from service.devices.fleet import Fleet, FleetsDep, KeyGroup, Member, Status
 from service.devices.service import DeviceHistory, history_of
 from service.devices.spans import Span
@@ -109,7 +109,7 @@ DeviceWindow = Annotated[int, Query(ge=60, le=86400)]
 
 
 @router.get("/devices")
-def devices_page(request: Request, fleets: FleetsDep, tokens: DeviceTokensDep, query: QueryDep) -> HTMLResponse:
+def devices_page(request: Request, fleets: FleetsDep, tokens: DevicesDep, query: QueryDep) -> HTMLResponse:
     shown = _fleet(fleets.get(query.seconds), query) | {"refused": tokens.list_refused_devices()}
     return TEMPLATES.page(
         request, "devices.html", statuses=list(Status), orders=list(Order), windows=WINDOWS, few=FEW, **shown
@@ -117,7 +117,7 @@ def devices_page(request: Request, fleets: FleetsDep, tokens: DeviceTokensDep, q
 
 
 @router.get("/fragments/devices")
-def devices_fragment(request: Request, fleets: FleetsDep, tokens: DeviceTokensDep, query: QueryDep) -> HTMLResponse:
+def devices_fragment(request: Request, fleets: FleetsDep, tokens: DevicesDep, query: QueryDep) -> HTMLResponse:
     """The part of the page that changes, for the script that keeps it up to date."""
     shown = _fleet(fleets.get(query.seconds), query) | {"refused": tokens.list_refused_devices()}
     return TEMPLATES.page(request, "_fleet.html", **shown)

@@ -15,7 +15,8 @@ from tuner.records import MeasureResult
 from tuner.schedule import rule_of
 from tuner.schedule.space import MicroKernel
 from tuner.search.observations import Measured
-from tuner.storage import Job, LibraryStorage, NotFound, SearchTaskRow
+from tuner.storage import Job, NotFound, SearchTaskRow
+from tuner.storage.sql import ClientStorage
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ class KernelFacts:
     script: str | None
 
 
-def chosen(storage: LibraryStorage, job: Job, row: SearchTaskRow) -> list[ChosenKernel]:
+def chosen(storage: ClientStorage, job: Job, row: SearchTaskRow) -> list[ChosenKernel]:
     """The kernels of the library, in its order; none before it is built."""
     artifact = library_of(storage, job, row)
     if artifact is None:
@@ -72,7 +73,7 @@ def chosen(storage: LibraryStorage, job: Job, row: SearchTaskRow) -> list[Chosen
     ]
 
 
-def kernel_of(storage: LibraryStorage, job: Job, row: SearchTaskRow, view: SearchView, kernel_id: str) -> KernelFacts:
+def kernel_of(storage: ClientStorage, job: Job, row: SearchTaskRow, view: SearchView, kernel_id: str) -> KernelFacts:
     """Raises NotFound if no trial of the search and no kernel of its library has that id."""
     own = [result for result in view.results if result.kernel.id == kernel_id]
     in_library = {kernel.id: kernel for kernel in view.dispatcher.kernels} if view.dispatcher else {}
@@ -126,6 +127,6 @@ def _timings(view: SearchView, kernel: MicroKernel, own: list[MeasureResult]) ->
     return timings
 
 
-def _script(storage: LibraryStorage, job: Job, row: SearchTaskRow, kernel_id: str) -> str | None:
+def _script(storage: ClientStorage, job: Job, row: SearchTaskRow, kernel_id: str) -> str | None:
     artifact = library_of(storage, job, row)
     return kernel_scripts(storage.artifact_files(artifact.digest)).get(kernel_id) if artifact else None

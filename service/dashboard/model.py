@@ -10,10 +10,10 @@ from fastapi.responses import HTMLResponse
 
 from service.access.scopes import READ
 from service.dashboard.templating import TEMPLATES
-from service.dependencies import JobsDep
+from service.dependencies import ClientDep
 from service.jobs.layers import by_share, layers_in
 from tuner.program.job.jobspec import MAX_TASKS, counts_of
-from tuner.storage import JobStorage
+from tuner.storage.sql import ClientStorage
 
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse, dependencies=[READ])
 
@@ -33,20 +33,20 @@ PageNumber = Annotated[int, Query(ge=1, le=MAX_TASKS)]
 
 @router.get("/jobs/{job_id}/model")
 def model_page(
-    request: Request, job_id: str, jobs: JobsDep, order: Order = Order.MODEL, page: PageNumber = 1
+    request: Request, job_id: str, jobs: ClientDep, order: Order = Order.MODEL, page: PageNumber = 1
 ) -> HTMLResponse:
     return TEMPLATES.page(request, "model.html", **_model(jobs, job_id, order, page))
 
 
 @router.get("/fragments/jobs/{job_id}/model")
 def model_fragment(
-    request: Request, job_id: str, jobs: JobsDep, order: Order = Order.MODEL, page: PageNumber = 1
+    request: Request, job_id: str, jobs: ClientDep, order: Order = Order.MODEL, page: PageNumber = 1
 ) -> HTMLResponse:
     """The part of the page that changes, for the script that keeps it up to date."""
     return TEMPLATES.page(request, "_model.html", **_model(jobs, job_id, order, page))
 
 
-def _model(jobs: JobStorage, job_id: str, order: Order, page: int) -> dict[str, Any]:
+def _model(jobs: ClientStorage, job_id: str, order: Order, page: int) -> dict[str, Any]:
     """Raises NotFound. In the model's order the layers of the page are read, in another one all of them.
 
     A page after the last one is the last one.

@@ -11,13 +11,14 @@ from service.access.scopes import READ
 from service.dashboard import kernels, presenters, workloads
 from service.dashboard.examples import EXAMPLES, job_text
 from service.dashboard.templating import TEMPLATES
-from service.dependencies import StorageDep, TaskQuery, WorkloadsDep
+from service.dependencies import ClientDep, StorageDep, TaskQuery
 from service.devices.fleet import SEEN_S
 from service.figures.searches import SearchesDep
 from service.jobs.service import find_task
 from service.times import between_s
 from tuner.figures import FIGURES
-from tuner.storage import JobOrder, JobQuery, JobState, NotFound, Storage
+from tuner.storage import JobOrder, JobQuery, JobState, NotFound
+from tuner.storage.sql import Storage
 
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse, dependencies=[READ])
 
@@ -79,7 +80,7 @@ def new_job(
 @router.get("/jobs/{job_id}")
 def job_page(request: Request, job_id: str, storage: StorageDep, task: TaskQuery = 0) -> HTMLResponse:
     # First: events that are stored while the rest is read reach the page through its stream.
-    seq = storage.last_event(job_id)
+    seq = storage.last_events([job_id]).get(job_id, 0)
     job, rows, row = find_task(storage, job_id, task)
     line = presenters.lines_of([job], storage.list_keys())[0]
     summary = presenters.summary_of(job, row.position)
@@ -130,7 +131,7 @@ def _comparable(storage: Storage, job_id: str) -> dict[str, Any] | None:
 # -- workloads --------------------------------------------------------------------------------------------------------
 @router.get("/workloads")
 def workloads_page(
-    request: Request, storage: WorkloadsDep, cursor: Annotated[str | None, Query(max_length=200)] = None
+    request: Request, storage: ClientDep, cursor: Annotated[str | None, Query(max_length=200)] = None
 ) -> HTMLResponse:
     return TEMPLATES.page(request, "workloads.html", listed=storage.list_workloads(cursor, PAGE), first=cursor is None)
 

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from service.dashboard import presenters
 from service.dashboard.presenters import JobLine
-from service.libraries.service import ServingStorage, served_tasks
-from tuner.storage import AccessStorage, JobStorage, SearchTaskRow
-
-
-class WorkloadPageStorage(ServingStorage, JobStorage, AccessStorage, Protocol):
-    """What the page of a workload reads."""
+from service.libraries.service import served_tasks
+from tuner.storage import SearchTaskRow
+from tuner.storage.sql import ClientStorage, Storage
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +31,7 @@ class OnTarget:
     served: SearchTaskRow | None
 
 
-def workload_of(storage: WorkloadPageStorage, key: str) -> dict[str, Any]:
+def workload_of(storage: Storage, key: str) -> dict[str, Any]:
     """Raises NotFound."""
     known, rows = storage.get_workload(key), storage.tasks_of_workload(key)
     keys = storage.list_keys()
@@ -50,7 +47,7 @@ def workload_of(storage: WorkloadPageStorage, key: str) -> dict[str, Any]:
     }
 
 
-def _searched(storage: JobStorage, row: SearchTaskRow, keys: Any) -> Searched:
+def _searched(storage: ClientStorage, row: SearchTaskRow, keys: Any) -> Searched:
     job = storage.get_job(row.job_id)
     summary = presenters.summary_of(job, row.position)
     line = presenters.lines_of([job], keys)[0]

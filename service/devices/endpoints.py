@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from service.access.scopes import ADMIN, READ
-from service.dependencies import CallerDep, DevicesDep, DeviceTokensDep, StorageDep
+from service.dependencies import CallerDep, DevicesDep, StorageDep
 from service.devices import service
 from service.devices.activity_schemas import DeviceDetail, FleetActivity
 from service.devices.fleet import FleetsDep
@@ -18,7 +18,7 @@ router = APIRouter(prefix="/devices", tags=["devices"])
 
 
 @router.get("", dependencies=[READ])
-def list_devices(storage: DevicesDep, tokens: DeviceTokensDep) -> DeviceList:
+def list_devices(storage: DevicesDep, tokens: DevicesDep) -> DeviceList:
     return DeviceList(
         items=[DeviceOut.model_validate(device) for device in storage.list_devices()],
         refused=[RefusedOut.model_validate(each) for each in tokens.list_refused_devices()],

@@ -9,24 +9,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import groupby
-from typing import Annotated, Any, Protocol, TypeVar, cast
+from typing import Annotated, Any, TypeVar, cast
 
 from fastapi import Depends, Request
 
 from service.devices.paces import paces
 from service.devices.spans import Span, newest, spans_of
 from service.times import parse_time
-from tuner.storage import (
-    ActiveJob,
-    Activity,
-    ActivityStorage,
-    Device,
-    DeviceState,
-    DeviceStorage,
-    DeviceUse,
-    JobState,
-    Slot,
-)
+from tuner.storage import ActiveJob, Activity, Device, DeviceState, DeviceUse, JobState, Slot
+from tuner.storage.sql import DeviceStorage
 
 HOUR_S = 3600.0
 """The window of the utilisation that is shown."""
@@ -53,10 +44,6 @@ class Status(StrEnum):
     PROBATION = "probation"
     QUARANTINED = "quarantined"
     AWAY = "away"
-
-
-class FleetStorage(DeviceStorage, ActivityStorage, Protocol):
-    """What is read of devices."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +104,7 @@ Value = TypeVar("Value")
 class Fleets:
     """The fleet of one service. Safe to use from several threads: one reads, the others wait for it."""
 
-    def __init__(self, storage: FleetStorage, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, storage: DeviceStorage, clock: Callable[[], float] = time.monotonic) -> None:
         self._storage, self._clock = storage, clock
         self._lock = threading.Lock()
         self._kept: OrderedDict[tuple[int, ...], tuple[float, Any]] = OrderedDict()

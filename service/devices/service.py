@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from service.devices.fleet import FINEST_SLOTS, HOUR_S, Fleet, FleetStorage, KeyGroup, Member, member_of, window_start_s
+from service.devices.fleet import FINEST_SLOTS, HOUR_S, Fleet, KeyGroup, Member, member_of, window_start_s
 from service.devices.paces import paces
 from service.devices.spans import newest, spans_of
 from tuner.records import TuningRecord
 from tuner.storage import DeviceUse, Slot
+from tuner.storage.sql import DeviceStorage
 
 MAX_LISTED = 20
 MAX_COUNTED = 100_000
@@ -26,7 +27,7 @@ class DeviceHistory:
     failures: tuple[TuningRecord, ...]
 
 
-def history_of(storage: FleetStorage, device_id: str, seconds: int) -> DeviceHistory:
+def history_of(storage: DeviceStorage, device_id: str, seconds: int) -> DeviceHistory:
     """Raises NotFound."""
     device = storage.get_device(device_id)
     # At least the hour that utilisation is shown for.

@@ -10,7 +10,7 @@ from anyio import to_thread
 from fastapi import APIRouter, Header, Query, Response
 
 from service.access.scopes import READ
-from service.dependencies import DevicesDep, JobsDep, StorageDep, TaskQuery
+from service.dependencies import ClientDep, DevicesDep, StorageDep, TaskQuery
 from service.figures import service
 from service.figures.schemas import FigureList, FigureOut
 from service.figures.searches import Searches, SearchesDep
@@ -26,7 +26,7 @@ PLOTLY = "application/json"
 
 
 @router.get("/jobs/{job_id}/figures", dependencies=[READ])
-def list_figures(job_id: str, jobs: JobsDep) -> FigureList:
+def list_figures(job_id: str, jobs: ClientDep) -> FigureList:
     """The figures of a job: their names, titles and captions."""
     jobs.get_job(job_id)
     return FigureList(items=[FigureOut.model_validate(spec) for spec in FIGURES.values()])
@@ -36,7 +36,7 @@ def list_figures(job_id: str, jobs: JobsDep) -> FigureList:
 async def job_figure(
     job_id: str,
     name: str,
-    jobs: JobsDep,
+    jobs: ClientDep,
     searches: SearchesDep,
     task: TaskQuery = 0,
     kernel: KernelQuery = None,
@@ -50,7 +50,7 @@ async def job_figure(
 
 @router.get("/compare/figures/{name}", dependencies=[READ])
 async def compared(
-    name: str, a: str, b: str, jobs: JobsDep, searches: SearchesDep, if_none_match: IfNoneMatch = None
+    name: str, a: str, b: str, jobs: ClientDep, searches: SearchesDep, if_none_match: IfNoneMatch = None
 ) -> Response:
     """Two jobs in one figure (their first search tasks)."""
     return await _respond(searches, if_none_match, lambda: service.comparison(jobs, searches, (a, b), name))
@@ -58,7 +58,7 @@ async def compared(
 
 @router.get("/workloads/{key}/figures/latency_by_shape", dependencies=[READ])
 async def targets_compared(
-    key: str, jobs: JobsDep, storage: StorageDep, searches: SearchesDep, if_none_match: IfNoneMatch = None
+    key: str, jobs: ClientDep, storage: StorageDep, searches: SearchesDep, if_none_match: IfNoneMatch = None
 ) -> Response:
     """The library that is served for each target, in one figure."""
     return await _respond(searches, if_none_match, lambda: service.targets_compared(jobs, storage, searches, key))

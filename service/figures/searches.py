@@ -11,7 +11,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Annotated, Protocol, cast
+from typing import Annotated, cast
 
 from anyio import CapacityLimiter
 from fastapi import Depends, Request
@@ -23,18 +23,9 @@ from tuner.program.target.calibration import Levels
 from tuner.records import MeasureResult
 from tuner.search.observations import at_reference_speed, reference_anchor_s
 from tuner.search.summary import SearchSummary
-from tuner.storage import (
-    Artifact,
-    DeviceStorage,
-    Job,
-    JobStorage,
-    LibraryStorage,
-    NotFound,
-    RecordStorage,
-    SearchTaskRow,
-    StorageUnavailable,
-)
+from tuner.storage import Artifact, Job, NotFound, SearchTaskRow, StorageUnavailable
 from tuner.storage.errors import reading
+from tuner.storage.sql import ClientStorage, DeviceStorage, Storage
 
 _log = logging.getLogger(__name__)
 
@@ -46,10 +37,6 @@ MAX_FIGURES = 128
 AT_ONCE = 2
 """Threads that make figures. They are not those of other requests, which never wait for a figure; and few, so that the
 other requests get their share of the interpreter."""
-
-
-class SearchStorage(JobStorage, RecordStorage, LibraryStorage, DeviceStorage, Protocol):
-    """What is read of a search."""
 
 
 @dataclass
@@ -70,7 +57,7 @@ class _Search:
     def size(self) -> int:
         return len(self.results) + len(self.progress)
 
-    def read(self, storage: SearchStorage, job: Job, row: SearchTaskRow) -> None:
+    def read(self, storage: Storage, job: Job, row: SearchTaskRow) -> None:
         """Read what has been stored since the last call."""
         if self.after == 0:
             # A device is calibrated before the first trial: once there is one, this stays as it is.
@@ -80,14 +67,14 @@ class _Search:
         if self.dispatcher is None and (artifact := library_of(storage, job, row)) is not None:
             self.dispatcher = Dispatcher.from_json(artifact.dispatch)
 
-    def _read_records(self, storage: SearchStorage, job: Job, row: SearchTaskRow) -> None:
+    def _read_records(self, storage: Storage, job: Job, row: SearchTaskRow) -> None:
         while records := storage.list_trials(job.id, self.after, BATCH, row.id):
             results = [record.result for record in records]
             self.anchor_s = self.anchor_s or reference_anchor_s(results)
             self.results += at_reference_speed(results, self.anchor_s)
             self.after = records[-1].seq
 
-    def _read_progress(self, storage: SearchStorage, job: Job, row: SearchTaskRow) -> None:
+    def _read_progress(self, storage: Storage, job: Job, row: SearchTaskRow) -> None:
         while events := storage.list_events(job.id, self.events_after, BATCH):
             self.progress += progress_of(events, row.position)
             self.events_after = events[-1].seq
@@ -99,7 +86,7 @@ class Searches:
     ``limiter`` has the threads that figures are made in.
     """
 
-    def __init__(self, storage: SearchStorage) -> None:
+    def __init__(self, storage: Storage) -> None:
         self._storage = storage
         self._lock = threading.Lock()
         self.limiter = CapacityLimiter(AT_ONCE)
@@ -162,7 +149,7 @@ def levels_of(storage: DeviceStorage, job: Job, row: SearchTaskRow) -> Levels | 
     return next((each.levels for each in found if each is not None and each.levels is not None), None)
 
 
-def library_of(storage: LibraryStorage, job: Job, row: SearchTaskRow) -> Artifact | None:
+def library_of(storage: ClientStorage, job: Job, row: SearchTaskRow) -> Artifact | None:
     """The library of this search, None before it is built, or if it cannot be read."""
     if not row.done:
         return None

@@ -8,11 +8,12 @@ from typing import Any
 
 from service.figures.searches import Searches
 from service.jobs.service import find_task
-from service.libraries.service import ServingStorage, served_tasks
+from service.libraries.service import served_tasks
 from service.times import between_s
 from tuner import figures
 from tuner.figures.view import SearchView
-from tuner.storage import DeviceReading, DeviceStorage, JobStorage, NotFound
+from tuner.storage import DeviceReading, NotFound
+from tuner.storage.sql import ClientStorage, DeviceStorage
 
 PAUSE_S = 30.0
 """Trials of a job on a device that are further apart than this belong to different spans of use."""
@@ -28,7 +29,7 @@ class Figure:
 
 
 def job_figure(
-    jobs: JobStorage, searches: Searches, job_id: str, position: int, name: str, kernel: str | None
+    jobs: ClientStorage, searches: Searches, job_id: str, position: int, name: str, kernel: str | None
 ) -> Figure:
     """A figure of one search task; ``kernel`` is for kernel_times alone. Raises NotFound."""
     job, _, row = find_task(jobs, job_id, position)
@@ -42,7 +43,7 @@ def job_figure(
     return Figure(name, f"{kernel or ''}.{version}", draw)
 
 
-def comparison(jobs: JobStorage, searches: Searches, job_ids: Iterable[str], name: str) -> Figure:
+def comparison(jobs: ClientStorage, searches: Searches, job_ids: Iterable[str], name: str) -> Figure:
     """The first search tasks of several jobs in one figure. Raises NotFound."""
     views: dict[str, SearchView] = {}
     versions = []
@@ -56,7 +57,7 @@ def comparison(jobs: JobStorage, searches: Searches, job_ids: Iterable[str], nam
     return Figure(f"compare {name}", "+".join(versions), lambda: figures.compare(views, name))
 
 
-def targets_compared(jobs: JobStorage, libraries: ServingStorage, searches: Searches, workload_key: str) -> Figure:
+def targets_compared(jobs: ClientStorage, libraries: ClientStorage, searches: Searches, workload_key: str) -> Figure:
     """The library that is served for each target of a workload, by shape. Raises NotFound."""
     views: dict[str, SearchView] = {}
     versions = []

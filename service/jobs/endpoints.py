@@ -12,12 +12,11 @@ from service.access.scopes import READ, SUBMIT, missing_scope
 from service.dependencies import (
     After,
     CallerDep,
+    ClientDep,
     Cursor,
     DevicesDep,
     EventStreamsDep,
-    JobsDep,
     Limit,
-    RecordsDep,
     SettingsDep,
 )
 from service.jobs import events, service
@@ -30,7 +29,8 @@ from service.problems import Refusal
 from service.problems.openapi import answers
 from service.validation import ValidationDep
 from tuner.program.job.jobspec import MAX_TASKS
-from tuner.storage import Job, JobState, JobStorage, Scope
+from tuner.storage import Job, JobState, Scope
+from tuner.storage.sql import ClientStorage
 
 router = APIRouter(prefix="/jobs", tags=["jobs"])
 
@@ -50,7 +50,7 @@ async def _submitted(request: Request) -> tuple[bytes, str]:
     return await request.body(), media_type
 
 
-def _existing(job_id: str, jobs: JobsDep) -> Job:
+def _existing(job_id: str, jobs: ClientDep) -> Job:
     return jobs.get_job(job_id)
 
 
@@ -85,7 +85,7 @@ async def submit_job(
     request: Request,
     submitted: SubmittedDep,
     caller: CallerDep,
-    jobs: JobsDep,
+    jobs: ClientDep,
     devices: DevicesDep,
     validation: ValidationDep,
     response: Response,
@@ -105,20 +105,20 @@ async def submit_job(
 
 @router.get("", dependencies=[READ])
 def list_jobs(
-    jobs: JobsDep, cursor: Cursor = None, state: Annotated[JobState | None, Query()] = None, limit: Limit = 50
+    jobs: ClientDep, cursor: Cursor = None, state: Annotated[JobState | None, Query()] = None, limit: Limit = 50
 ) -> JobPage:
     """Jobs, newest first."""
     return JobPage.model_validate(jobs.list_jobs(cursor, state, limit, whole=False))
 
 
 @router.get("/{job_id}", dependencies=[READ])
-def get_job(job: ExistingDep, jobs: JobsDep) -> JobDetail:
+def get_job(job: ExistingDep, jobs: ClientDep) -> JobDetail:
     return _detail(jobs, job)
 
 
 @router.get("/{job_id}/tasks", dependencies=[READ])
 def list_tasks(
-    job_id: str, jobs: JobsDep, first: Position = 0, limit: Annotated[int, Query(ge=1, le=TASKS)] = TASKS
+    job_id: str, jobs: ClientDep, first: Position = 0, limit: Annotated[int, Query(ge=1, le=TASKS)] = TASKS
 ) -> SearchTaskPage:
     """Search tasks of a job from position ``first`` on; fewer than ``limit`` where they are large."""
     return SearchTaskPage.of(jobs.search_tasks(job_id, first, limit), len(jobs.task_keys(job_id)))
@@ -126,7 +126,7 @@ def list_tasks(
 
 @router.get("/{job_id}/layers", dependencies=[READ])
 def list_layers(
-    job: ExistingDep, jobs: JobsDep, first: Position = 0, limit: Annotated[int, Query(ge=1, le=TASKS)] = TASKS
+    job: ExistingDep, jobs: ClientDep, first: Position = 0, limit: Annotated[int, Query(ge=1, le=TASKS)] = TASKS
 ) -> LayersOut:
     """The layers of a model, from position ``first`` on: what each takes of the time, and what was gained so far."""
     layers = layers_in(job, jobs.search_tasks(job.id, first, limit))
@@ -140,20 +140,20 @@ def get_spec(job: ExistingDep) -> dict[str, Any]:
 
 
 @router.post("/{job_id}/cancel", dependencies=[SUBMIT], responses=answers(409))
-def cancel_job(job: OwnDep, caller: CallerDep, jobs: JobsDep) -> JobOut:
+def cancel_job(job: OwnDep, caller: CallerDep, jobs: ClientDep) -> JobOut:
     """Ask a job to stop: at once if it waits, after its running trials if it runs. 409 if it has ended."""
     return JobOut.model_validate(jobs.request_cancel(job.id, caller.id))
 
 
 @router.post("/{job_id}/resume", dependencies=[SUBMIT], responses=answers(409))
-def resume_job(job: OwnDep, caller: CallerDep, jobs: JobsDep) -> JobOut:
+def resume_job(job: OwnDep, caller: CallerDep, jobs: ClientDep) -> JobOut:
     """Put a cancelled or failed job back in the queue, with everything it has measured. 409 in any other state."""
     return JobOut.model_validate(jobs.resume_job(job.id, caller.id, caller.quota))
 
 
 @router.get("/{job_id}/trials", dependencies=[READ], response_model=TrialList)
 def list_trials(
-    job_id: str, stored: RecordsDep, after: After = 0, limit: Annotated[int, Query(ge=1, le=2000)] = 1000
+    job_id: str, stored: ClientDep, after: After = 0, limit: Annotated[int, Query(ge=1, le=2000)] = 1000
 ) -> Response:
     """Trials of a job in the order they were stored."""
     trials, last = stored.trials_as_json(job_id, after, limit)
@@ -164,7 +164,7 @@ def list_trials(
 async def follow_events(
     job: ExistingDep,
     after: FirstEventDep,
-    jobs: JobsDep,
+    jobs: ClientDep,
     streams: EventStreamsDep,
     settings: SettingsDep,
     *,
@@ -175,5 +175,5 @@ async def follow_events(
     return events.EventStream(content, headers=events.HEADERS)
 
 
-def _detail(jobs: JobStorage, job: Job) -> JobDetail:
+def _detail(jobs: ClientStorage, job: Job) -> JobDetail:
     return JobDetail.complete(job, jobs.task_keys(job.id), jobs.search_tasks(job.id, 0, TASKS))

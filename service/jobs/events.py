@@ -20,7 +20,8 @@ from service.dependencies import EventStreams
 from service.jobs.hub import Bell
 from service.settings import Settings
 from tuner.errors import InvalidInput
-from tuner.storage import JobEvent, JobStorage, StorageUnavailable
+from tuner.storage import JobEvent, StorageUnavailable
+from tuner.storage.sql import ClientStorage
 
 BATCH = 500
 AWAY_S = 0.5
@@ -73,7 +74,7 @@ def start_after(last_event_id: str | None, after: int) -> int:
 class _Reader:
     """Reads the events of a job from number ``after`` on, a batch at a time."""
 
-    storage: JobStorage
+    storage: ClientStorage
     job_id: str
     after: int
     # A job ends together with a state event: until one arrives there is no need to query the job's state.
@@ -106,7 +107,7 @@ class _Reader:
 
 
 async def follow(
-    storage: JobStorage,
+    storage: ClientStorage,
     job_id: str,
     after: int,
     streams: EventStreams,

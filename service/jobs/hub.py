@@ -13,7 +13,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tuner.storage import EventStorage, StorageUnavailable
+from tuner.storage import StorageUnavailable
+from tuner.storage.sql import ClientStorage
 
 SHARE = 20
 """The thread rests this many times as long as its last look took: it never takes more than a 20th of a core."""
@@ -57,7 +58,7 @@ class EventHub:
     ``poll_s``: the least pause between two looks.
     """
 
-    def __init__(self, storage: EventStorage, poll_s: float) -> None:
+    def __init__(self, storage: ClientStorage, poll_s: float) -> None:
         self._storage = storage
         self._poll_s = poll_s
         self._lock = threading.Lock()

@@ -10,7 +10,8 @@ from tuner.program.job.jobspec import JobSpec, parse_job
 from tuner.program.language.effort import Abandoned
 from tuner.program.target import Target
 from tuner.schedule import rules_of
-from tuner.storage import ApiKey, Device, DeviceStorage, Job, JobStorage, NotFound, SearchTaskRow
+from tuner.storage import ApiKey, Device, Job, NotFound, SearchTaskRow
+from tuner.storage.sql import ClientStorage, DeviceStorage
 
 JSON_TYPES = frozenset({"application/json"})
 YAML_TYPES = frozenset({"application/yaml", "application/x-yaml", "text/yaml"})
@@ -34,12 +35,14 @@ def check(
     return spec
 
 
-def store(jobs: JobStorage, spec: JobSpec, caller: ApiKey, idempotency_key: str | None) -> tuple[Job, bool]:
+def store(jobs: ClientStorage, spec: JobSpec, caller: ApiKey, idempotency_key: str | None) -> tuple[Job, bool]:
     """Store a checked job of the caller. Returns the job and whether it is new. Raises Conflict, QuotaExceeded."""
     return jobs.create_job(spec, caller.owner, idempotency_key, actor=caller.id, quota=caller.quota)
 
 
-def find_task(storage: JobStorage, job_id: str, position: int) -> tuple[Job, tuple[SearchTaskRow, ...], SearchTaskRow]:
+def find_task(
+    storage: ClientStorage, job_id: str, position: int
+) -> tuple[Job, tuple[SearchTaskRow, ...], SearchTaskRow]:
     """A job, its search tasks, and the one at ``position``. Raises NotFound."""
     job, rows = storage.get_job(job_id), storage.search_tasks(job_id)
     if position >= len(rows):

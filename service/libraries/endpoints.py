@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Header, Path, Query, Response
 
 from service.access.scopes import PROMOTE, READ
-from service.dependencies import CallerDep, Cursor, LibrariesDep, Limit, StorageDep
+from service.dependencies import CallerDep, ClientDep, Cursor, Limit, StorageDep
 from service.json_response import JsonResponse
 from service.libraries import service
 from service.libraries.schemas import (
@@ -78,7 +78,7 @@ PlaceDep = Annotated[AliasQuery, Depends(_of)]
     response_class=Response,
     responses={200: {"content": {"application/zip": {}}}},
 )
-def library(asked: AskedDep, storage: LibrariesDep, if_none_match: IfNoneMatch = None) -> Response:
+def library(asked: AskedDep, storage: ClientDep, if_none_match: IfNoneMatch = None) -> Response:
     """The best library that covers the range, as a ZIP archive of its files; or the one of a job, digest or name.
 
     304 if the client has it already.
@@ -91,7 +91,7 @@ def library(asked: AskedDep, storage: LibrariesDep, if_none_match: IfNoneMatch =
 
 
 @router.get("/workloads/{key}/dispatcher", dependencies=[READ], response_model=dict[str, Any])
-def dispatcher(asked: AskedDep, storage: LibrariesDep, if_none_match: IfNoneMatch = None) -> Response:
+def dispatcher(asked: AskedDep, storage: ClientDep, if_none_match: IfNoneMatch = None) -> Response:
     """The dispatch table of the library that the same parameters give: which micro-kernel serves which shape.
 
     304 if the client has it already.
@@ -110,33 +110,33 @@ def served(key: str, asked: ServedIn, storage: StorageDep) -> ServedOut:
 
 
 @router.get("/workloads/{key}/libraries", dependencies=[READ])
-def libraries(place: PlaceDep, storage: LibrariesDep, cursor: Cursor = None, limit: Limit = 50) -> LibraryPage:
+def libraries(place: PlaceDep, storage: ClientDep, cursor: Cursor = None, limit: Limit = 50) -> LibraryPage:
     """Every library of a workload, served or not, newest first."""
     query = LibraryQuery(place.workload_key, place.target_fingerprint, place.threads)
     return LibraryPage.model_validate(storage.list_libraries(query, cursor, limit))
 
 
 @router.get("/jobs/{job_id}/libraries", dependencies=[READ])
-def libraries_of_job(job_id: str, storage: LibrariesDep) -> JobLibraries:
+def libraries_of_job(job_id: str, storage: ClientDep) -> JobLibraries:
     """What a job has built, in the order of its search tasks."""
     return JobLibraries.of(storage.libraries_of_job(job_id))
 
 
 @router.get("/workloads/{key}/aliases", dependencies=[READ])
-def aliases(place: PlaceDep, storage: LibrariesDep) -> AliasList:
+def aliases(place: PlaceDep, storage: ClientDep) -> AliasList:
     """The names of a workload's libraries, in order of target, threads and name."""
     return AliasList(items=[AliasOut.model_validate(alias) for alias in storage.list_aliases(place)])
 
 
 @router.post("/workloads/{key}/aliases/{name}", dependencies=[PROMOTE], responses=answers(409))
-def promote(name: AliasName, place: PlaceDep, body: PromotionIn, storage: LibrariesDep, caller: CallerDep) -> AliasOut:
+def promote(name: AliasName, place: PlaceDep, body: PromotionIn, storage: ClientDep, caller: CallerDep) -> AliasOut:
     """Give a name to a library, and the rule by which it may move on."""
     order = PromotionOrder(caller.name, body.reason, body.at_least_percent, caller.id)
     return AliasOut.model_validate(storage.promote(_named(place, name), body.digest, order))
 
 
 @router.post("/workloads/{key}/aliases/{name}/rollback", dependencies=[PROMOTE], responses=answers(409))
-def roll_back(name: AliasName, place: PlaceDep, body: RollBackIn, storage: LibrariesDep, caller: CallerDep) -> AliasOut:
+def roll_back(name: AliasName, place: PlaceDep, body: RollBackIn, storage: ClientDep, caller: CallerDep) -> AliasOut:
     """Give a name back to the library that had it before. Its rule ends: what was taken back does not come again."""
     order = PromotionOrder(caller.name, body.reason, actor=caller.id)
     return AliasOut.model_validate(storage.roll_back(_named(place, name), order))
@@ -144,7 +144,7 @@ def roll_back(name: AliasName, place: PlaceDep, body: RollBackIn, storage: Libra
 
 @router.get("/workloads/{key}/history", dependencies=[READ])
 def history(
-    place: PlaceDep, storage: LibrariesDep, alias: AliasQueryText = None, cursor: Cursor = None, limit: Limit = 50
+    place: PlaceDep, storage: ClientDep, alias: AliasQueryText = None, cursor: Cursor = None, limit: Limit = 50
 ) -> PromotionPage:
     """How names came to stand for libraries, newest first."""
     return PromotionPage.model_validate(storage.list_promotions(_named(place, alias), cursor, limit))

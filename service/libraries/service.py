@@ -7,7 +7,6 @@ import hashlib
 import io
 import zipfile
 from collections.abc import Mapping, Sequence
-from typing import Protocol
 
 from service.libraries.schemas import InstanceIn, ServedIn
 from service.workloads.service import fingerprint
@@ -17,17 +16,14 @@ from tuner.program.job.range_text import Ranges, check_ranges, format_ranges, pa
 from tuner.program.job.task import SearchTask
 from tuner.program.language.spans import span_of, span_of_extent
 from tuner.program.language.workload import format_shape
-from tuner.storage import Artifact, LibraryQuery, LibraryStorage, NotFound, SearchTaskRow, WorkloadStorage
+from tuner.storage import Artifact, LibraryQuery, NotFound, SearchTaskRow
+from tuner.storage.sql import ClientStorage
 
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
-class ServingStorage(LibraryStorage, WorkloadStorage, Protocol):
-    """What choosing a library reads."""
-
-
 def query_of(
-    storage: ServingStorage,
+    storage: ClientStorage,
     key: str,
     *,
     target: str | None,
@@ -42,7 +38,7 @@ def query_of(
     return LibraryQuery(key, fingerprint(target), threads, ranges, job, digest, alias)
 
 
-def asked_of(storage: ServingStorage, key: str, asked: ServedIn) -> LibraryQuery:
+def asked_of(storage: ClientStorage, key: str, asked: ServedIn) -> LibraryQuery:
     """The query that a body makes. Raises InvalidInput, NotFound for a workload that is not known."""
     ranges = symbol_ranges(storage, key, asked.range) if asked.range else None
     points = _points(storage.latest_task(key).task, asked.instances) if asked.instances else ()
@@ -50,7 +46,7 @@ def asked_of(storage: ServingStorage, key: str, asked: ServedIn) -> LibraryQuery
     return LibraryQuery(key, target, asked.threads, ranges, asked.job, asked.digest, asked.alias, points)
 
 
-def served_tasks(storage: ServingStorage, key: str) -> dict[str, SearchTaskRow]:
+def served_tasks(storage: ClientStorage, key: str) -> dict[str, SearchTaskRow]:
     """The search task, by target, that built the library which is served there, with the least number of threads.
 
     Targets without a library are left out. Raises NotFound for a workload that is not known.
@@ -69,7 +65,7 @@ def served_tasks(storage: ServingStorage, key: str) -> dict[str, SearchTaskRow]:
     return tasks
 
 
-def symbol_ranges(storage: WorkloadStorage, key: str, given: Ranges) -> Ranges:
+def symbol_ranges(storage: ClientStorage, key: str, given: Ranges) -> Ranges:
     """Ranges of the workload's symbols. Others may be of the newest job's shape variables, some of them or all.
 
     Raises InvalidInput on field ``range``, NotFound.

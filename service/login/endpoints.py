@@ -14,7 +14,7 @@ from service import session
 from service.access.keys import Keys
 from service.access.rates import Attempt, Rates
 from service.access.scopes import OPEN
-from service.dependencies import AccessDep, KeysDep, RatesDep
+from service.dependencies import KeysDep, OperatorDep, RatesDep
 from service.login.pages import login_page
 from service.paths import local_path, url_for_path
 from service.problems import Refusal
@@ -36,7 +36,7 @@ FormDep = Annotated[Mapping[str, str], Depends(_form)]
 @router.get("/login", dependencies=[OPEN])
 async def show_login(
     request: Request,
-    storage: AccessDep,
+    storage: OperatorDep,
     keys: KeysDep,
     rates: RatesDep,
     token: str | None = None,
@@ -73,7 +73,7 @@ async def sign_in(request: Request, form: FormDep, keys: KeysDep, rates: RatesDe
 
 
 @router.post("/logout", dependencies=[OPEN])
-async def sign_out(request: Request, storage: AccessDep, keys: KeysDep) -> Response:
+async def sign_out(request: Request, storage: OperatorDep, keys: KeysDep) -> Response:
     """Delete the cookie, and revoke its key if it was made from a one-time token: no one else has it."""
     if (key := await _session_key(request, keys)) is not None:
         await to_thread.run_sync(storage.end_login, key.id)

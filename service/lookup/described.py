@@ -12,7 +12,8 @@ from tuner.errors import ShapewrightError
 from tuner.library.lookup import BestAnswer
 from tuner.program.job.build import workload_from_stored
 from tuner.program.language.instance import instance_dims, program_key
-from tuner.storage import LookupStorage, NotFound, WorkloadForm
+from tuner.storage import NotFound, WorkloadForm
+from tuner.storage.sql import ClientStorage
 
 MAX_ALIKE = 50
 """Workloads of the same program that a static one is compared with, the newest."""
@@ -21,7 +22,7 @@ MAX_ALIKE = 50
 class DescribedLookups:
     """Answers any queries from one database. Safe to use from several threads."""
 
-    def __init__(self, storage: LookupStorage, lookups: Lookups) -> None:
+    def __init__(self, storage: ClientStorage, lookups: Lookups) -> None:
         self._storage = storage
         self._lookups = lookups
 

@@ -9,7 +9,8 @@ from tuner.library import choice
 from tuner.library.choice import Candidate, Point, time_of
 from tuner.library.dispatch_table import ServedTable
 from tuner.program.language.workload import format_shape
-from tuner.storage import BuiltLibrary, LookupScope, LookupStorage
+from tuner.storage import BuiltLibrary, LookupScope
+from tuner.storage.sql import ClientStorage
 
 LIBRARIES = 8
 """Libraries of a scope that are looked at, the newest ones."""
@@ -22,7 +23,7 @@ Rival = tuple[BuiltLibrary, ServedTable]
 class LibrarySelection:
     """Chooses libraries. Safe to use from several threads."""
 
-    def __init__(self, storage: LookupStorage, cache: LookupCache) -> None:
+    def __init__(self, storage: ClientStorage, cache: LookupCache) -> None:
         self._storage = storage
         self._cache = cache
 

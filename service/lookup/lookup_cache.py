@@ -13,7 +13,8 @@ from tuner.program.job.task import SearchTask
 from tuner.program.language.workload import JsonObject
 from tuner.schedule import default_kernel
 from tuner.schedule.space import MicroKernel
-from tuner.storage import BuiltLibrary, LookupStorage
+from tuner.storage import BuiltLibrary
+from tuner.storage.sql import ClientStorage
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ class KnownTask:
 class LookupCache:
     """Values of one database, read where they are missing. Safe to use from several threads."""
 
-    def __init__(self, storage: LookupStorage) -> None:
+    def __init__(self, storage: ClientStorage) -> None:
         self._storage = storage
         self._symbols: Cache[str, frozenset[str]] = Cache(16_384)
         self._tables: Cache[str, ServedTable] = Cache(8192)

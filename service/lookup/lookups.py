@@ -16,7 +16,8 @@ from tuner.library import lookup
 from tuner.library.dispatch_table import ServedTable, is_current
 from tuner.library.lookup import BestAnswer, Match
 from tuner.program.language.workload import format_shape
-from tuner.storage import BuiltLibrary, LookupScope, LookupStorage, NotFound
+from tuner.storage import BuiltLibrary, LookupScope, NotFound
+from tuner.storage.sql import ClientStorage
 
 Answer = BestAnswer | ShapewrightError
 
@@ -35,7 +36,7 @@ class Query:
 class Lookups:
     """Answers queries from one database. Safe to use from several threads."""
 
-    def __init__(self, storage: LookupStorage) -> None:
+    def __init__(self, storage: ClientStorage) -> None:
         self._storage = storage
         self._cache = LookupCache(storage)
         self._neighbours = Neighbours(storage, self._cache)

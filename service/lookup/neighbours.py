@@ -11,7 +11,8 @@ from tuner.library import lookup
 from tuner.library.dispatcher import is_within
 from tuner.library.lookup import BestAnswer, Expected, Match
 from tuner.program.language.workload import format_shape
-from tuner.storage import KernelLatency, LookupScope, LookupStorage
+from tuner.storage import KernelLatency, LookupScope
+from tuner.storage.sql import ClientStorage
 
 NEAREST = 4
 """Measured shapes that are looked at for a kernel that may answer, the nearest first."""
@@ -31,7 +32,7 @@ class _Neighbour:
 class Neighbours:
     """Answers from what was measured near by. Safe to use from several threads."""
 
-    def __init__(self, storage: LookupStorage, cache: LookupCache) -> None:
+    def __init__(self, storage: ClientStorage, cache: LookupCache) -> None:
         self._storage = storage
         self._cache = cache
         self._expected: Cache[tuple[object, ...], Expected] = Cache(16_384)

@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from service.access.scopes import ADMIN, READ
-from service.dependencies import CallerDep, ExportsDep, ImportsDep, SettingsDep, SharingDep, StorageDep
+from service.dependencies import CallerDep, ExportsDep, ImportsDep, OperatorDep, SettingsDep, StorageDep
 from service.problems.openapi import answers
 from service.records import service
 from service.records.schemas import ImportOut
@@ -37,7 +37,7 @@ _BODY = {"requestBody": {"required": True, "content": {JSONL: {"schema": _LINES}
     responses={200: {"content": {JSONL: {"schema": _LINES}}}, **answers(404)},
 )
 async def export_records(
-    storage: SharingDep,
+    storage: OperatorDep,
     exports: ExportsDep,
     workload: WorkloadsQuery = [],  # noqa: B006  (read only)
 ) -> StreamingResponse:

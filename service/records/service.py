@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Protocol
 
-from tuner.storage import AuditStorage, Imported, SharingStorage
+from tuner.storage import Imported
 from tuner.storage.jsonl import MAX_LINE, read_records, write_records
+from tuner.storage.sql import OperatorStorage
 
 EXPORT_PAGE = 1000
 IMPORT_BATCH = 500
 """Records that are stored in one transaction, so that no other writer waits long."""
 
 
-def exported(storage: SharingStorage, workload_keys: Sequence[str]) -> Iterator[bytes]:
+def exported(storage: OperatorStorage, workload_keys: Sequence[str]) -> Iterator[bytes]:
     """The lines of all records of these workloads (of all, if none is named), a page of the database in each piece.
 
     The first page is read at once. Raises NotFound.
@@ -33,11 +33,7 @@ def exported(storage: SharingStorage, workload_keys: Sequence[str]) -> Iterator[
     return pieces()
 
 
-class ImportStorage(SharingStorage, AuditStorage, Protocol):
-    """What importing writes to."""
-
-
-def imported(storage: ImportStorage, pieces: Iterable[bytes], actor: str = "") -> Imported:
+def imported(storage: OperatorStorage, pieces: Iterable[bytes], actor: str = "") -> Imported:
     """Store the records of a file that arrives in pieces of any size, and note who brought them.
 
     Raises InvalidInput on field ``line N...`` for the first that cannot be used. What came in earlier batches is stored

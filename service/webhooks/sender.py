@@ -19,7 +19,8 @@ from anyio import CapacityLimiter, to_thread
 
 from service.webhooks import message
 from service.webhooks.addresses import Forbidden, address_of
-from tuner.storage import Delivery, StorageUnavailable, WebhookStorage
+from tuner.storage import Delivery, StorageUnavailable
+from tuner.storage.sql import OperatorStorage
 
 SEND_S = 10.0
 """A receiver's time to answer, from looking up its name on."""
@@ -39,7 +40,7 @@ _log = logging.getLogger(__name__)
 class Sender:
     """Sends the messages of one database. Several processes may have one each: every message is claimed first."""
 
-    storage: WebhookStorage
+    storage: OperatorStorage
     private: bool = False
     poll_s: float = 2.0
     outage_s: float = 5.0

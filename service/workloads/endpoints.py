@@ -7,7 +7,7 @@ from typing import Annotated, cast
 from fastapi import APIRouter, Query, Request
 
 from service.access.scopes import READ
-from service.dependencies import Cursor, Limit, WorkloadsDep
+from service.dependencies import ClientDep, Cursor, Limit
 from service.json_response import JsonResponse
 from service.lookup.batching import LookupBatcher
 from service.lookup.best_query import BestQuery
@@ -19,13 +19,13 @@ router = APIRouter(prefix="/workloads", tags=["workloads"])
 
 
 @router.get("", dependencies=[READ])
-def list_workloads(storage: WorkloadsDep, cursor: Cursor = None, limit: Limit = 50) -> WorkloadPage:
+def list_workloads(storage: ClientDep, cursor: Cursor = None, limit: Limit = 50) -> WorkloadPage:
     """Workloads that some job was submitted for, newest first."""
     return WorkloadPage.model_validate(storage.list_workloads(cursor, limit))
 
 
 @router.get("/{key}", dependencies=[READ])
-def get_workload(key: str, storage: WorkloadsDep) -> WorkloadOut:
+def get_workload(key: str, storage: ClientDep) -> WorkloadOut:
     return WorkloadOut.model_validate(storage.get_workload(key))
 
 

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from tuner.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from tuner.storage import AccessStorage
+    from tuner.storage.sql import OperatorStorage
 
 KEY_NAME = "browser"
 """The name, in the list of keys, of the key that a link creates."""
@@ -16,7 +16,7 @@ LOGIN_TTL_S = 3600.0
 """How long a link is valid."""
 
 
-def login_link(storage: AccessStorage, url: str) -> str:
+def login_link(storage: OperatorStorage, url: str) -> str:
     """A link to the service at ``url`` that signs one browser in, once. Raises InvalidInput."""
     base = _checked(url).rstrip("/")
     return f"{base}/login?token={storage.create_login(KEY_NAME, LOGIN_TTL_S)}"

@@ -18,7 +18,7 @@ from shapewright.cli.output import CommandFailed, ExitCode, say
 
 if TYPE_CHECKING:
     from tuner.program.job.jobspec import JobSpec
-    from tuner.storage import Storage
+    from tuner.storage.sql import Storage
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

@@ -15,7 +15,8 @@ from tuner.storage import NotFound
 
 if TYPE_CHECKING:
     from tuner.program.language.workload import JsonObject
-    from tuner.storage import Device, SearchTaskRow, StaleKnowledge, Storage
+    from tuner.storage import Device, SearchTaskRow, StaleKnowledge
+    from tuner.storage.sql import Storage
 
 OWNER = "db remeasure"
 SUFFIX = " (measured again)"

@@ -26,8 +26,9 @@ if TYPE_CHECKING:
     from tuner.measure.builders.local import LocalBuilder
     from tuner.measure.runners.local_device import LocalDevice
     from tuner.program.job.jobspec import JobSpec
-    from tuner.storage import Job, JobStorage, Lease, LibraryStorage, Storage
+    from tuner.storage import Job, Lease
     from tuner.storage.jsonl import SharedRecord
+    from tuner.storage.sql import ClientStorage, Storage
     from worker.devices.calibrations import RatesOf
 
 UPDATE_S = 0.5
@@ -167,7 +168,7 @@ def _lease(storage: Storage, spec: JobSpec, stop: threading.Event) -> Lease:
     return lease
 
 
-def _unfinished(storage: JobStorage, spec: JobSpec) -> Job | None:
+def _unfinished(storage: ClientStorage, spec: JobSpec) -> Job | None:
     """The job to resume; all others are cancelled, so that they are not leased instead."""
     unfinished = None
     for job in storage.list_jobs(limit=200).items:
@@ -215,7 +216,7 @@ def _run(
 
 
 def _show(
-    storage: JobStorage, view: JobView, display: Display, thread: threading.Thread, stop: threading.Event
+    storage: ClientStorage, view: JobView, display: Display, thread: threading.Thread, stop: threading.Event
 ) -> None:
     """Show the job until its thread has ended, or STOP_S after ``stop``."""
     seen, alive, until = 0, True, None
@@ -231,7 +232,7 @@ def _show(
         thread.join(UPDATE_S)
 
 
-def _write(storage: LibraryStorage, lease: Lease, directory: Path) -> list[dict[str, Any]]:
+def _write(storage: ClientStorage, lease: Lease, directory: Path) -> list[dict[str, Any]]:
     """Write the library of each search task: a single one to ``directory``, several to folders below it."""
     from shapewright.download import write  # noqa: PLC0415  (keeps --help fast)
 

@@ -26,7 +26,7 @@ from shapewright.cli.supervise import Part, Supervisor, wait_until
 from shapewright.cli.up_parts import DEVICE_KEY, HOST, Plan, api_part, device_parts, tracker_part, worker_part
 
 if TYPE_CHECKING:
-    from tuner.storage import AccessStorage, DeviceTokenStorage, Storage
+    from tuner.storage.sql import DeviceStorage, OperatorStorage, Storage
 
 START_S = 90.0
 """Each part's time to start: Ray and the compiler need seconds, more on a busy machine."""
@@ -103,7 +103,7 @@ def scratch(directory: Path) -> Iterator[Path]:
         remove_left(directory, "ray")
 
 
-def ensure_key(storage: AccessStorage, path: Path) -> None:
+def ensure_key(storage: OperatorStorage, path: Path) -> None:
     """Write a valid key to ``path``, readable by its owner alone, unless it holds one."""
     if path.exists() and storage.find_key(path.read_text().strip()) is not None:
         path.chmod(0o600)
@@ -119,7 +119,7 @@ def ensure_key(storage: AccessStorage, path: Path) -> None:
 
 
 @contextmanager
-def _device_token(storage: DeviceTokenStorage) -> Iterator[str]:
+def _device_token(storage: DeviceStorage) -> Iterator[str]:
     """What the devices of this `up` join by, so that no other process of the machine becomes one of them.
 
     It closes the key to no other worker's devices, and is revoked at the end.

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from shapewright.defaults import sqlite_url
 from shapewright.errors import ServiceNotFound
@@ -16,24 +16,13 @@ from tuner.program.job.task import SearchTask
 from tuner.program.language.workload import JsonObject, WorkloadInstance
 from tuner.program.target.calibration import Levels
 from tuner.records import MeasureResult
-from tuner.storage import (
-    JobEvent,
-    JobStorage,
-    LibraryStorage,
-    NotFound,
-    RecordStorage,
-    SearchTaskRow,
-    StorageUnavailable,
-)
+from tuner.storage import JobEvent, NotFound, SearchTaskRow, StorageUnavailable
 
 if TYPE_CHECKING:
     from shapewright.client import Client
+    from tuner.storage.sql import ClientStorage
 
 DATABASE = "tuning.db"
-
-
-class ReportStorage(JobStorage, RecordStorage, LibraryStorage, Protocol):
-    """What a report reads."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +109,7 @@ def from_directory(directory: Path) -> ReportedJob:
             raise InvalidInput("ID_OR_DIR", f"{database}: {error}", "a directory of this version's `tune`") from error
 
 
-def _newest(storage: ReportStorage, directory: Path) -> ReportedJob:
+def _newest(storage: ClientStorage, directory: Path) -> ReportedJob:
     newest = storage.list_jobs(limit=1).items
     if not newest:
         raise InvalidInput("ID_OR_DIR", f"no job is recorded in {directory}", "a directory of `shapewright tune`")
@@ -134,20 +123,20 @@ def _newest(storage: ReportStorage, directory: Path) -> ReportedJob:
     return ReportedJob(asdict(job) | {"state": job.state.value}, tasks, events)
 
 
-def _stored_events(storage: JobStorage, job_id: str) -> Iterator[JobEvent]:
+def _stored_events(storage: ClientStorage, job_id: str) -> Iterator[JobEvent]:
     after = 0
     while events := storage.list_events(job_id, after):
         yield from events
         after = events[-1].seq
 
 
-def _view(storage: ReportStorage, row: SearchTaskRow, events: tuple[JobEvent, ...]) -> SearchView:
+def _view(storage: ClientStorage, row: SearchTaskRow, events: tuple[JobEvent, ...]) -> SearchView:
     results = [record.result for record in storage.records_of_task(row.id)]
     baselines = row.baselines.to_json()
     return view_of(row.task, results, events, _stored_dispatch(storage, row), baselines, row.position)
 
 
-def _stored_dispatch(storage: LibraryStorage, row: SearchTaskRow) -> JsonObject | None:
+def _stored_dispatch(storage: ClientStorage, row: SearchTaskRow) -> JsonObject | None:
     try:
         return storage.latest_artifact(row.workload_key, row.target_fingerprint, row.job_id).dispatch
     except NotFound:

@@ -43,10 +43,10 @@ def test_what_is_loaded_is_what_the_database_serves(empty_url: str) -> None:
     storage = open_storage(empty_url)
     storage.check()
 
-    counts = storage.counts()
+    pulse = storage.pulse()
     per_pair = TINY.records // TINY.pairs
-    assert counts["records"] == per_pair * TINY.pairs + TINY.large
-    assert counts["jobs"]["COMPLETED"] == TINY.pairs + 1
+    assert pulse.records == per_pair * TINY.pairs + TINY.large
+    assert pulse.jobs["COMPLETED"] == TINY.pairs + 1
     assert len(storage.list_trials(loaded.large_job, limit=10_000)) == TINY.large
     assert storage.get_job(loaded.large_job).trials == TINY.large
     rows = {row.key: row for row in storage.list_workloads(limit=200).items}

@@ -15,8 +15,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.serving import register_local, serving
-from tuner.storage import Storage
-from tuner.storage.sql import open_storage
+from tuner.storage.sql import Storage, open_storage
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Response

@@ -11,8 +11,8 @@ from tests.browser.conftest import DESK, PHONE, Theme, Visit, Visitor, drawn, sh
 from tests.searched import SMALL, Tools, searched, searching, submitted
 from tests.serving import register_local, serving
 from tuner.figures import FIGURES
-from tuner.storage import JobState, Storage
-from tuner.storage.sql import open_storage
+from tuner.storage import JobState
+from tuner.storage.sql import Storage, open_storage
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page

@@ -10,7 +10,7 @@ from tests.browser.conftest import DESK, PHONE, Theme, Visit, Visitor, shoot
 from tests.contract.samples import job_spec, leased
 from tests.fleets import at_work, measured
 from tests.serving import serving
-from tuner.storage.sql import SqlStorage
+from tuner.storage.sql import Storage
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -48,7 +48,7 @@ def rows(page: Page) -> list[str]:
     [pytest.param(DESK, "light", id="desk-light"), pytest.param(PHONE, "dark", id="phone-dark")],
 )
 def test_two_hundred_devices_fit_and_are_filtered(
-    storage: SqlStorage, url: str, visit: Visit, size: tuple[int, int], theme: Theme
+    storage: Storage, url: str, visit: Visit, size: tuple[int, int], theme: Theme
 ) -> None:
     ids = at_work(storage, 200)
     visitor = visit(storage, url, size, theme)
@@ -75,7 +75,7 @@ def test_two_hundred_devices_fit_and_are_filtered(
     assert page.evaluate("document.documentElement.scrollWidth") <= size[0]
 
 
-def test_the_lanes_follow_and_a_device_is_quarantined_and_released(storage: SqlStorage, visitor: Visitor) -> None:
+def test_the_lanes_follow_and_a_device_is_quarantined_and_released(storage: Storage, visitor: Visitor) -> None:
     page = visitor.open("/devices")
     assert page.locator(".lane path").count() == 0
     lease = leased(storage, job_spec(device="local", name="measured just now"))
@@ -88,7 +88,7 @@ def test_the_lanes_follow_and_a_device_is_quarantined_and_released(storage: SqlS
     page.locator("td .state", has_text="busy").wait_for()
 
 
-def test_the_page_works_without_scripts(storage: SqlStorage, visit: Visit) -> None:
+def test_the_page_works_without_scripts(storage: Storage, visit: Visit) -> None:
     ids = at_work(storage, 12)
     with serving(storage) as url:
         visitor = visit(storage, url)

@@ -12,7 +12,8 @@ from tests.browser.test_dashboard import TWO_VARS, expect
 from tests.searched import Tools, searched, submitted
 from tests.serving import lease
 from tuner.figures import FIGURES
-from tuner.storage import Job, JobState, NewEvent, Storage
+from tuner.storage import Job, JobState, NewEvent
+from tuner.storage.sql import Storage
 
 pytestmark = pytest.mark.together("browser")
 THREE_VARS = {

@@ -13,7 +13,7 @@ from tests.browser.conftest import SCREENSHOTS
 from tests.searched import searched
 from tests.serving import serving
 from tuner.figures import FIGURES
-from tuner.storage import Storage
+from tuner.storage.sql import Storage
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

@@ -10,7 +10,8 @@ from tuner.program.language.workload import WorkloadInstance
 from tuner.records import MeasureResult
 from tuner.schedule.registry import RULES
 from tuner.schedule.space import MicroKernel
-from tuner.storage import KernelLatency, Lease, LookupScope, Storage
+from tuner.storage import KernelLatency, Lease, LookupScope
+from tuner.storage.sql import Storage
 
 LONG_S = 300.0
 JOB: dict[str, Any] = {

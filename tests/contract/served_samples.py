@@ -15,7 +15,8 @@ from tuner.program.job.jobspec import JobSpec, parse_job
 from tuner.program.job.range_text import Ranges
 from tuner.program.language.workload import WorkloadInstance
 from tuner.records import ErrorKind, MeasureResult
-from tuner.storage import Comparison, JobState, LibraryQuery, Storage
+from tuner.storage import Comparison, JobState, LibraryQuery
+from tuner.storage.sql import Storage
 
 _numbers = itertools.count(1)
 

@@ -21,7 +21,7 @@ from service.settings import Settings
 from tests.serving import JOB, lease, register_local, store_library
 from tuner.program.job.jobspec import parse_job
 from tuner.program.target import native
-from tuner.storage import Storage
+from tuner.storage.sql import Storage
 
 SETTINGS = Settings(event_poll_s=0.01, event_stream_s=0.1, attempt_rate="", request_rate="", change_rate="")
 # What a job may hold depends on the program in it, which no schema says: a refusal with 422 is documented.

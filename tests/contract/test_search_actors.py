@@ -15,7 +15,7 @@ from tests.measuring import wait_for
 from tuner.measure.runners.simulated import Fleet
 from tuner.program.job.jobspec import parse_job
 from tuner.storage import JobState
-from tuner.storage.sql import SqlStorage, open_storage
+from tuner.storage.sql import Storage, open_storage
 from worker.building.cluster import Cluster
 from worker.jobs.runner import JobRunner
 from worker.remote.actors import JobActors, SearchActors
@@ -57,7 +57,7 @@ def _title(process: psutil.Process) -> str:
 
 
 @pytest.fixture
-def storage(sqlite_url: str) -> Iterator[SqlStorage]:
+def storage(sqlite_url: str) -> Iterator[Storage]:
     opened = open_storage(sqlite_url)
     yield opened
     opened.close()
@@ -76,7 +76,7 @@ def actors(cluster: Cluster) -> Iterator[SearchActors]:
 class Job:
     """A job that is run in a thread, on devices of its own."""
 
-    def __init__(self, storage: SqlStorage, actors: SearchActors, trial_s: float = 0.0, **fields: Any) -> None:
+    def __init__(self, storage: Storage, actors: SearchActors, trial_s: float = 0.0, **fields: Any) -> None:
         self.storage = storage
         self.id = storage.create_job(parse_job(JOB | {"budget": {"trials": TRIALS}} | fields))[0].id
         self.lease = take(storage)
@@ -102,7 +102,7 @@ class Job:
         return job.state, job.error
 
 
-def test_a_job_whose_search_is_killed_goes_on_from_its_records(storage: SqlStorage, actors: SearchActors) -> None:
+def test_a_job_whose_search_is_killed_goes_on_from_its_records(storage: Storage, actors: SearchActors) -> None:
     job = Job(storage, actors, trial_s=0.05)
     wait_for(lambda: job.trials >= 8)
     kept = [trial.result for trial in storage.list_trials(job.id, limit=10_000)]
@@ -117,7 +117,7 @@ def test_a_job_whose_search_is_killed_goes_on_from_its_records(storage: SqlStora
     assert any("the process of a search is gone: it has died" in text for text in said)
 
 
-def test_a_search_that_aborts_fails_its_own_job_alone(storage: SqlStorage, actors: SearchActors) -> None:
+def test_a_search_that_aborts_fails_its_own_job_alone(storage: Storage, actors: SearchActors) -> None:
     good = Job(storage, actors, trial_s=0.05)
     bad = Job(storage, actors, seed=HARMFUL, name="harmful")
     state, error = bad.ended()
@@ -128,14 +128,14 @@ def test_a_search_that_aborts_fails_its_own_job_alone(storage: SqlStorage, actor
     assert not any("level" in data for data in said)
 
 
-def test_a_cancelled_job_waits_for_no_trial(storage: SqlStorage, actors: SearchActors) -> None:
+def test_a_cancelled_job_waits_for_no_trial(storage: Storage, actors: SearchActors) -> None:
     job = Job(storage, actors, trial_s=FOREVER_S)
     wait_for(job._fleet._free.empty)
     storage.request_cancel(job.id)
     assert job.ended()[0] is JobState.CANCELLED
 
 
-def test_no_process_is_left_of_a_job_that_failed(storage: SqlStorage, actors: SearchActors) -> None:
+def test_no_process_is_left_of_a_job_that_failed(storage: Storage, actors: SearchActors) -> None:
     """Over its storage, in the middle of a search; one process is in store for the next job."""
     wait_for(lambda: len(processes()) == 1)
     most: list[int] = []

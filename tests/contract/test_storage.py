@@ -11,7 +11,8 @@ import pytest
 from tests.contract.samples import job_spec, many_tasks, seqs
 from tuner.errors import InvalidInput
 from tuner.program.job.jobspec import parse_job
-from tuner.storage import IdempotencyMismatch, JobState, NotFound, Storage
+from tuner.storage import IdempotencyMismatch, JobState, NotFound
+from tuner.storage.sql import Storage
 
 
 # -- submission -------------------------------------------------------------------------------------------------------

@@ -8,8 +8,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from tuner.errors import InvalidInput
-from tuner.storage import NewKey, Quota, Scope, Storage
+from tuner.storage import NewKey, Quota, Scope
 from tuner.storage.access import EVERY_SCOPE, NO_QUOTA, parse_scopes
+from tuner.storage.sql import Storage
 
 
 def test_a_key_is_found_with_all_it_was_made_with(storage: Storage) -> None:

@@ -11,16 +11,16 @@ from tests.fleets import fail, measured
 from tuner.program.target import native
 from tuner.storage import JobState, NotFound
 from tuner.storage.jsonl import SharedRecord
-from tuner.storage.sql import SqlStorage
+from tuner.storage.sql import Storage
 
 
 @pytest.fixture
-def devices(storage: SqlStorage) -> None:
+def devices(storage: Storage) -> None:
     for name in ("rack-1", "rack-2"):
         storage.register_device(name, "rack", native(), {})
 
 
-def test_trials_are_told_when_they_ran_not_when_they_were_stored(storage: SqlStorage, devices: None) -> None:
+def test_trials_are_told_when_they_ran_not_when_they_were_stored(storage: Storage, devices: None) -> None:
     lease = leased(storage)
     measured(storage, lease, [("rack-1", 400.0), ("rack-1", 398.0), ("rack-1", 20.0), ("rack-2", 5.0)], run_s=2.0)
     fail(storage, lease, "rack-2", 0)
@@ -42,7 +42,7 @@ def test_trials_are_told_when_they_ran_not_when_they_were_stored(storage: SqlSto
     assert storage.device_use(3600.0)["rack-2"].failed == 1
 
 
-def test_a_trial_of_a_clock_that_nobody_noted_ended_when_it_was_stored(storage: SqlStorage, devices: None) -> None:
+def test_a_trial_of_a_clock_that_nobody_noted_ended_when_it_was_stored(storage: Storage, devices: None) -> None:
     lease = leased(storage)
     storage.append_results(lease, lease.tasks[0].id, results(1, device="rack-1", run_s=3.0))
     [slot] = storage.device_activity(60.0, 1.0).slots
@@ -50,7 +50,7 @@ def test_a_trial_of_a_clock_that_nobody_noted_ended_when_it_was_stored(storage: 
     assert storage.device_activity(60.0, 1.0).now_s - slot.end_s < 5.0
 
 
-def test_nothing_is_told_of_imported_records_or_of_devices_of_others(storage: SqlStorage, devices: None) -> None:
+def test_nothing_is_told_of_imported_records_or_of_devices_of_others(storage: Storage, devices: None) -> None:
     lease = leased(storage)
     trials = [*results(1, device="rack-1"), *results(1, start=1), *results(1, start=2, device="another's")]
     storage.append_results(lease, lease.tasks[0].id, trials)
@@ -64,7 +64,7 @@ def test_nothing_is_told_of_imported_records_or_of_devices_of_others(storage: Sq
     assert len(storage.newest_trials("rack-1")) == 1
 
 
-def test_the_newest_trials_of_a_device_come_first_and_its_failures_alone(storage: SqlStorage, devices: None) -> None:
+def test_the_newest_trials_of_a_device_come_first_and_its_failures_alone(storage: Storage, devices: None) -> None:
     lease = leased(storage)
     measured(storage, lease, [("rack-1", 3.0), ("rack-2", 2.0), ("rack-1", 1.0)])
     fail(storage, lease, "rack-1", 0)
@@ -79,14 +79,14 @@ def test_the_newest_trials_of_a_device_come_first_and_its_failures_alone(storage
     assert (storage.trials_on("rack-1"), storage.trials_on("rack-1", most=2), storage.trials_on("none")) == (3, 2, 0)
 
 
-def test_readings_of_one_device(storage: SqlStorage, devices: None) -> None:
+def test_readings_of_one_device(storage: Storage, devices: None) -> None:
     lease = leased(storage)
     measured(storage, lease, [("rack-1", 3.0), ("rack-2", 2.0), ("rack-1", 1.0)])
     assert [each.device for each in storage.device_readings(device_id="rack-1")] == ["rack-1"] * 2
     assert storage.device_readings(device_id="none") == ()
 
 
-def test_the_queue_is_counted_by_key(storage: SqlStorage, devices: None) -> None:
+def test_the_queue_is_counted_by_key(storage: Storage, devices: None) -> None:
     assert storage.queue_counts() == {}
     leased(storage, job_spec(device="rack"))
     for device in ("rack", "rack", "edge"):
@@ -95,7 +95,7 @@ def test_the_queue_is_counted_by_key(storage: SqlStorage, devices: None) -> None
     assert storage.queue_counts() == expected
 
 
-def test_a_device_is_found_by_its_id(storage: SqlStorage, devices: None) -> None:
+def test_a_device_is_found_by_its_id(storage: Storage, devices: None) -> None:
     assert storage.get_device("rack-2") == storage.list_devices()[1]
     with pytest.raises(NotFound, match="no device 'none'"):
         storage.get_device("none")

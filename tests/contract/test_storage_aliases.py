@@ -7,7 +7,8 @@ import pytest
 from tests.contract.served_samples import Saved, new_library, won
 from tuner.errors import InvalidInput
 from tuner.program.target import Target
-from tuner.storage import Action, AliasQuery, Comparison, Conflict, LibraryQuery, NotFound, PromotionOrder, Storage
+from tuner.storage import Action, AliasQuery, Comparison, Conflict, LibraryQuery, NotFound, PromotionOrder
+from tuner.storage.sql import Storage
 from tuner.storage.sql.aliases import MAX_ALIASES
 
 OTHER = Target.from_json({"kind": "llvm", "mcpu": "znver4", "num-cores": 4})

@@ -15,8 +15,8 @@ from typing import TypeVar
 
 import tuner
 from tests.contract.samples import LONG_S, expire, job_spec, leased, many_tasks, results, seqs, states, take
-from tuner.storage import JobState, Lease, LeaseLost, NewEvent, Storage
-from tuner.storage.sql import open_storage
+from tuner.storage import JobState, Lease, LeaseLost, NewEvent
+from tuner.storage.sql import Storage, open_storage
 
 T = TypeVar("T")
 ROOT = Path(tuner.__file__).parents[1]

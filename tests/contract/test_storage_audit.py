@@ -7,7 +7,8 @@ import pytest
 from tests.contract.samples import job_spec
 from tuner.errors import InvalidInput
 from tuner.program.target import Target
-from tuner.storage import Conflict, NewKey, Scope, Storage
+from tuner.storage import Conflict, NewKey, Scope
+from tuner.storage.sql import Storage
 
 
 def told(storage: Storage, subject: str | None = None) -> list[tuple[str, str, str]]:

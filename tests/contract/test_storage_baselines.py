@@ -9,7 +9,8 @@ import pytest
 from tests.contract.samples import leased, many_tasks, seqs
 from tuner.program.language.workload import WorkloadInstance
 from tuner.records import NO_BASELINES, NUMPY, Baseline, Baselines, Roof
-from tuner.storage import NotFound, Storage
+from tuner.storage import NotFound
+from tuner.storage.sql import Storage
 
 
 def compared(*latencies_s: float) -> Baselines:

@@ -8,14 +8,14 @@ from sqlalchemy import update
 from tests.contract.samples import LONG_S, job_spec, many_tasks
 from tuner.program.job.jobspec import parse_job
 from tuner.program.target import Target
-from tuner.storage import CorruptData, JobState, NotFound, Storage
-from tuner.storage.sql import SqlStorage
+from tuner.storage import CorruptData, JobState, NotFound
+from tuner.storage.sql import Storage
 from tuner.storage.sql.schema import search_tasks, targets
 
 
 def spoil(storage: Storage, job_id: str, **task: object) -> None:
     """Put something else in place of a job's search task, as a faulty disk or hand might."""
-    assert isinstance(storage, SqlStorage)
+    assert isinstance(storage, Storage)
     with storage._database.write() as connection:
         connection.execute(update(search_tasks).where(search_tasks.c.job_id == job_id).values(task=task))
 
@@ -52,7 +52,7 @@ def test_a_device_whose_target_cannot_be_read_is_named_in_the_log_and_stops_no_o
     target, other = job_spec().tasks[0].known_target, Target.from_json({"kind": "llvm", "mcpu": "znver4"})
     storage.register_device("rack-7", "rack", target, {})
     storage.register_device("rack-8", "rack", other, {})
-    assert isinstance(storage, SqlStorage)
+    assert isinstance(storage, Storage)
     with storage._database.write() as connection:
         spoiled = update(targets).where(targets.c.fingerprint == target.fingerprint)
         connection.execute(spoiled.values(target={"kind": "llvm", "mcpu": "nosuch -mattr=+foo"}))

@@ -10,7 +10,8 @@ import pytest
 from tests.contract.samples import best_at, job_spec, leased, many_tasks, results, states
 from tuner.errors import InvalidInput
 from tuner.program.target import Target
-from tuner.storage import Artifact, Conflict, JobState, Lease, NewEvent, NotFound, Storage
+from tuner.storage import Artifact, Conflict, JobState, Lease, NewEvent, NotFound
+from tuner.storage.sql import Storage
 
 FILES = {"library.so": os.urandom(70_000) + b"\0", "dispatch.json": b"{}", "manifest.json": b"{}"}
 TARGET = Target.from_json({"kind": "llvm", "mcpu": "znver4", "num-cores": 4})
@@ -235,21 +236,18 @@ def test_numbers_that_no_row_can_have_do_no_harm(storage: Storage, number: int) 
 
 # -- the whole --------------------------------------------------------------------------------------------------------
 def test_counts_are_those_of_what_is_stored(storage: Storage) -> None:
-    assert storage.counts() == {
-        "jobs": dict.fromkeys(map(str, JobState), 0),
-        "records": 0,
-        "events": 0,
-        "devices": 0,
-    }
+    pulse = storage.pulse()
+    assert pulse.jobs == dict.fromkeys(map(str, JobState), 0)
+    assert (pulse.records, pulse.trials, pulse.events, pulse.devices) == (0, 0, 0, ())
     lease = leased(storage)
     storage.append_results(lease, lease.tasks[0].id, results(3))
     storage.create_job(job_spec())
     storage.register_device("dev-1", "local", TARGET, {})
 
-    counts = storage.counts()
+    pulse = storage.pulse()
 
-    assert counts["jobs"] == dict.fromkeys(map(str, JobState), 0) | {"RUNNING": 1, "WAITING": 1}
-    assert (counts["records"], counts["events"], counts["devices"]) == (3, 3, 1)
+    assert pulse.jobs == dict.fromkeys(map(str, JobState), 0) | {"RUNNING": 1, "WAITING": 1}
+    assert (pulse.records, pulse.trials, pulse.events, len(pulse.devices)) == (3, 3, 3, 1)
 
 
 def test_a_migrated_database_passes_the_check(storage: Storage) -> None:

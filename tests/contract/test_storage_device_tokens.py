@@ -7,9 +7,9 @@ from sqlalchemy import update
 
 from tuner.device_auth import stored_key_of
 from tuner.program.target import native
-from tuner.storage import Conflict, DeviceToken, Joined, NotFound, Storage, TokenState
+from tuner.storage import Conflict, DeviceToken, Joined, NotFound, TokenState
 from tuner.storage import device_tokens as bounds
-from tuner.storage.sql import SqlStorage
+from tuner.storage.sql import Storage
 from tuner.storage.sql import device_tokens as tokens
 from tuner.storage.sql.columns import later
 from tuner.storage.sql.schema import device_tokens, refused_devices
@@ -18,7 +18,7 @@ HOUR_S = 3600.0
 
 
 def let_pass(storage: Storage, table: object, **moments: float) -> None:
-    assert isinstance(storage, SqlStorage)
+    assert isinstance(storage, Storage)
     with storage._database.write() as connection:
         values = {name: later(seconds) for name, seconds in moments.items()}
         connection.execute(update(table).values(**values))  # type: ignore[arg-type]

@@ -10,9 +10,9 @@ from sqlalchemy import update
 from tests.calibrated import FOUND as CALIBRATION
 from tuner.program.target import native
 from tuner.program.target.calibration import VERSION
-from tuner.storage import QUARANTINE_AFTER, DeviceSpeed, DeviceState, NotFound, SpeedState, Storage
+from tuner.storage import QUARANTINE_AFTER, DeviceSpeed, DeviceState, NotFound, SpeedState
 from tuner.storage.devices import FIRST_QUARANTINE_S, LONGEST_QUARANTINE_S, MAX_CALIBRATIONS
-from tuner.storage.sql import SqlStorage
+from tuner.storage.sql import Storage
 from tuner.storage.sql.columns import later
 from tuner.storage.sql.schema import devices
 
@@ -35,7 +35,7 @@ def fail(storage: Storage, times: int) -> None:
 
 def let_pass(storage: Storage) -> None:
     """The quarantine's time."""
-    assert isinstance(storage, SqlStorage)
+    assert isinstance(storage, Storage)
     with storage._database.write() as connection:
         connection.execute(update(devices).values(quarantined_until=later(-1.0)))
 
@@ -72,7 +72,7 @@ def test_a_quarantine_ends_in_probation_where_one_failure_makes_a_longer_one(sto
 
 
 def test_no_quarantine_is_for_ever(storage: Storage, device: str) -> None:
-    assert isinstance(storage, SqlStorage)
+    assert isinstance(storage, Storage)
     with storage._database.write() as connection:
         connection.execute(update(devices).values(failures=5000))
     fail(storage, 1)
@@ -149,7 +149,7 @@ def test_a_calibration_of_another_version_is_kept_and_not_used(storage: Storage,
 
 
 def test_a_calibration_that_cannot_be_read_costs_no_device(storage: Storage, device: str) -> None:
-    assert isinstance(storage, SqlStorage)
+    assert isinstance(storage, Storage)
     with storage._database.write() as connection:
         connection.execute(update(devices).values(calibrations=[{"version": 9, "target": "t", "threads": 1}]))
     assert storage.list_devices()[0].calibrations == ()

@@ -14,7 +14,7 @@ from tuner.program.job.build import workload_from_json
 from tuner.program.job.jobspec import JobSpec
 from tuner.program.language.workload import WorkloadInstance
 from tuner.records import MeasureResult
-from tuner.storage import Storage
+from tuner.storage.sql import Storage
 
 
 def dense(m: str | int, name: str = "T", *instances: int, **fields: Any) -> JobSpec:

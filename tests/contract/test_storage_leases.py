@@ -9,8 +9,8 @@ import pytest
 from tests.contract.samples import LONG_S, expire, job_spec, leased, many_tasks, results, states, take
 from tuner.errors import InvalidInput
 from tuner.records import Baselines, Roof
-from tuner.storage import MAX_ATTEMPTS, Conflict, JobState, Lease, LeaseLost, NewEvent, Storage
-from tuner.storage.sql import attempts
+from tuner.storage import MAX_ATTEMPTS, Conflict, JobState, Lease, LeaseLost, NewEvent
+from tuner.storage.sql import Storage, queue
 
 ENDED = (JobState.COMPLETED, JobState.CANCELLED, JobState.FAILED)
 
@@ -148,7 +148,7 @@ def lose(storage: Storage, lease: Lease) -> Lease | None:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attempts, "FIRST_WAIT_S", 0.002)
+    monkeypatch.setattr(queue, "FIRST_WAIT_S", 0.002)
 
 
 @pytest.mark.usefixtures("quick")

@@ -9,7 +9,7 @@ import pytest
 
 from tests.contract.samples import LONG_S
 from tests.contract.test_storage_at_once import at_once, connections
-from tuner.storage import Storage
+from tuner.storage.sql import Storage
 
 
 def test_a_token_gives_a_key_that_is_listed_and_can_be_revoked(storage: Storage) -> None:

@@ -19,7 +19,8 @@ from tuner.program.language.instance import program_key
 from tuner.program.language.workload import WorkloadInstance
 from tuner.records import ErrorKind, MeasureResult, Phase, settled_latency_s, speed_correction
 from tuner.schedule.registry import RULES
-from tuner.storage import KernelLatency, Lease, LookupScope, NotFound, Storage
+from tuner.storage import KernelLatency, Lease, LookupScope, NotFound
+from tuner.storage.sql import Storage
 
 OTHER = {"kind": "llvm", "mcpu": "znver4", "num-cores": 2}
 

@@ -13,8 +13,8 @@ from tests.serving import register_local, store_library
 from tuner.errors import InvalidInput
 from tuner.records import ErrorKind, MeasureResult
 from tuner.schedule import RULES
-from tuner.storage import AliasQuery, JobState, NewEvent, NotFound, PromotionOrder, Prunable, Retention, Storage
-from tuner.storage.sql import SqlStorage
+from tuner.storage import AliasQuery, JobState, NewEvent, NotFound, PromotionOrder, Prunable, Retention
+from tuner.storage.sql import Storage
 
 CURRENT = next(rule.version for rule in RULES if rule.name == "x86_contraction")
 ALL = Retention(events_older_than_s=0.0, failed_trials_older_than_s=0.0)
@@ -39,7 +39,7 @@ def test_an_empty_database_has_a_pulse(storage: Storage) -> None:
     assert pulse.connections["in_use"] == 1
 
 
-def test_the_pulse_counts_jobs_trials_errors_and_devices(storage: SqlStorage) -> None:
+def test_the_pulse_counts_jobs_trials_errors_and_devices(storage: Storage) -> None:
     register_local(storage)
     lease = leased(storage)
     waiting, _ = storage.create_job(job_spec())
@@ -67,7 +67,7 @@ def test_what_is_measured_today_is_not_stale(storage: Storage) -> None:
     assert storage.stale_knowledge() == ()
 
 
-def test_other_protocols_rules_and_databases_are_stale_until_something_is_measured(storage: SqlStorage) -> None:
+def test_other_protocols_rules_and_databases_are_stale_until_something_is_measured(storage: Storage) -> None:
     lease = leased(storage)
     task = lease.tasks[0]
     storage.append_results(lease, task.id, of_version(CURRENT + 1, 4))
@@ -91,7 +91,7 @@ def test_other_protocols_rules_and_databases_are_stale_until_something_is_measur
     assert all(each.remeasured for each in storage.stale_knowledge())
 
 
-def test_a_library_of_an_earlier_toolchain_is_stale(storage: SqlStorage) -> None:
+def test_a_library_of_an_earlier_toolchain_is_stale(storage: Storage) -> None:
     first = leased(storage, job_spec(k=64))
     store_library(storage, first)
     storage.finish_job(first, JobState.COMPLETED)
@@ -185,7 +185,7 @@ def test_a_limit_must_be_positive(storage: Storage) -> None:
 LIBRARIES = Retention(superseded_artifacts=True)
 
 
-def supersede(storage: SqlStorage, links: dict[int, int | None]) -> None:
+def supersede(storage: Storage, links: dict[int, int | None]) -> None:
     """Say which library replaced which, both counted from 1 in the order they were stored."""
     with storage._database.write() as connection:
         for number, heir in links.items():
@@ -205,7 +205,7 @@ def kept(storage: Storage, libraries: list[Saved]) -> list[int]:
     return result
 
 
-def test_replaced_libraries_go_and_served_and_named_ones_stay(storage: SqlStorage) -> None:
+def test_replaced_libraries_go_and_served_and_named_ones_stay(storage: Storage) -> None:
     libraries = [new_library(storage) for _ in range(5)]
     supersede(storage, {1: 2, 2: 3, 3: 4, 4: None, 5: 4})
     named = libraries[1]

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from tests.contract.samples import LONG_S, job_spec, results, states
-from tuner.storage import MAX_ATTEMPTS, Conflict, JobState, Lease, LeaseLost, NewEvent, Storage
-from tuner.storage.sql import SqlStorage, attempts
+from tuner.storage import MAX_ATTEMPTS, Conflict, JobState, Lease, LeaseLost, NewEvent
+from tuner.storage.sql import Storage, queue
 
 ENDED = st.sampled_from([JobState.COMPLETED, JobState.CANCELLED, JobState.FAILED])
 RESUMABLE = (JobState.CANCELLED, JobState.FAILED)
@@ -44,7 +44,7 @@ class JobMachine(RuleBasedStateMachine):
         self.trials_at_failure = self.trials
         self.become(JobState.FAILED if self.failed == MAX_ATTEMPTS else JobState.WAITING)
         if 1 < self.failed < MAX_ATTEMPTS:
-            time.sleep(2 * attempts.FIRST_WAIT_S + 0.05)
+            time.sleep(2 * queue.FIRST_WAIT_S + 0.05)
 
     def become(self, state: JobState) -> None:
         self.state = state
@@ -172,8 +172,8 @@ class JobMachine(RuleBasedStateMachine):
         assert [event.seq for event in self.storage.list_events(self.job_id)] == [*range(1, self.events + 1)]
 
 
-def test_every_sequence_of_calls_keeps_to_the_model(storage: SqlStorage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attempts, "FIRST_WAIT_S", 0.3)
+def test_every_sequence_of_calls_keeps_to_the_model(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue, "FIRST_WAIT_S", 0.3)
     run_state_machine_as_test(
         # Any factory will do, though the annotation asks for a class.
         lambda: JobMachine(storage),  # type: ignore[arg-type]

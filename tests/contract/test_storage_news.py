@@ -10,8 +10,8 @@ import pytest
 
 from tests.contract.samples import LONG_S, job_spec, leased, many_tasks, results
 from tuner.records import ErrorKind, TuningRecord
-from tuner.storage import NewEvent, NotFound, Storage
-from tuner.storage.sql import open_storage
+from tuner.storage import NewEvent, NotFound
+from tuner.storage.sql import Storage, open_storage
 
 
 # -- what is new ------------------------------------------------------------------------------------------------------

@@ -7,7 +7,8 @@ from typing import Any
 
 from tests.contract.samples import LONG_S, expire, job_spec, take
 from tests.contract.test_storage_at_once import at_once, connections
-from tuner.storage import JobState, Lease, Storage
+from tuner.storage import JobState, Lease
+from tuner.storage.sql import Storage
 
 
 def submit(storage: Storage, owner: str, count: int = 1, **fields: Any) -> list[str]:

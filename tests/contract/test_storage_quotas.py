@@ -8,7 +8,8 @@ import pytest
 
 from tests.contract.samples import job_spec, results, take
 from tests.contract.test_storage_at_once import at_once, connections
-from tuner.storage import JobState, Quota, QuotaExceeded, Storage
+from tuner.storage import JobState, Quota, QuotaExceeded
+from tuner.storage.sql import Storage
 
 
 def submit(storage: Storage, quota: Quota, owner: str = "ada", trials: int = 10, seconds: float = 20.0) -> str:

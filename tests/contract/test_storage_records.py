@@ -12,7 +12,8 @@ from tuner.errors import InvalidInput
 from tuner.program.language.workload import WorkloadInstance
 from tuner.records import PROTOCOL, ErrorKind, MeasureResult, Phase
 from tuner.schedule.space import MicroKernel
-from tuner.storage import NewEvent, NotFound, Storage
+from tuner.storage import NewEvent, NotFound
+from tuner.storage.sql import Storage
 
 FULL = MeasureResult(
     kernel=kernel(1),

@@ -8,7 +8,8 @@ from tests.contract.samples import job_spec, leased, results, take
 from tuner.library.dispatcher import symbol_bounds
 from tuner.program.target import Target
 from tuner.records import ErrorKind, Phase
-from tuner.storage import JobState, Storage
+from tuner.storage import JobState
+from tuner.storage.sql import Storage
 
 FILES = {"library.so": b"\x7fELF", "manifest.json": b"{}"}
 

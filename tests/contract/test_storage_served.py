@@ -19,17 +19,8 @@ from tuner.program.language.workload import WorkloadInstance
 from tuner.program.target import Target
 from tuner.records import MeasureResult
 from tuner.schedule.space import MicroKernel
-from tuner.storage import (
-    AliasQuery,
-    Comparison,
-    Conflict,
-    Lease,
-    LeaseLost,
-    LibraryQuery,
-    NotFound,
-    PromotionOrder,
-    Storage,
-)
+from tuner.storage import AliasQuery, Comparison, Conflict, Lease, LeaseLost, LibraryQuery, NotFound, PromotionOrder
+from tuner.storage.sql import Storage
 
 OTHER = Target.from_json({"kind": "llvm", "mcpu": "znver4", "num-cores": 4})
 # Each example uses a workload of its own, so that the database may stay.

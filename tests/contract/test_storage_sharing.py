@@ -18,9 +18,9 @@ from tuner.program.job.task import SearchTask
 from tuner.program.language.workload import ShapeVar, WorkloadInstance
 from tuner.program.target import Target
 from tuner.records import PROTOCOL, ErrorKind, MeasureResult, Phase, TuningRecord
-from tuner.storage import Imported, NotFound, Storage
+from tuner.storage import Imported, NotFound
 from tuner.storage.jsonl import SharedRecord, read_records, write_records
-from tuner.storage.sql import SqlStorage, open_storage
+from tuner.storage.sql import Storage, open_storage
 
 T = ShapeVar("T", range(1, 129))
 TASKS = tuple(SearchTask("dense", {"m": T, "n": n, "k": 32}, (T,)) for n in (16, 32, 48))
@@ -28,7 +28,7 @@ TARGETS = tuple(Target.from_json({"kind": "llvm", "mcpu": name, "num-cores": 2})
 
 
 @pytest.fixture
-def other(sqlite_template: Path, tmp_path: Path) -> Iterator[SqlStorage]:
+def other(sqlite_template: Path, tmp_path: Path) -> Iterator[Storage]:
     """Another database, of another team."""
     shutil.copy(sqlite_template, tmp_path / "other.db")
     opened = open_storage(f"sqlite:///{tmp_path / 'other.db'}")

@@ -9,8 +9,9 @@ import pytest
 
 from tests.contract.samples import job_spec, take
 from tests.contract.test_storage_at_once import at_once, connections
-from tuner.storage import Delivery, JobState, Storage
+from tuner.storage import Delivery, JobState
 from tuner.storage.access import hash_of
+from tuner.storage.sql import Storage
 from tuner.storage.webhooks import signing_key
 
 HOOK = {"url": "https://ci.example/hook"}

@@ -31,7 +31,7 @@ def records(directory: Path) -> int:
         return 0
     storage = open_storage(f"sqlite:///{directory / 'tuning.db'}")
     try:
-        return int(storage.counts()["records"])
+        return storage.pulse().records
     except StorageUnavailable:
         return 0
     finally:

@@ -9,8 +9,7 @@ from fastapi.testclient import TestClient
 
 from service.app import create_app
 from tests.serving import register_local
-from tuner.storage import Storage
-from tuner.storage.sql import open_storage
+from tuner.storage.sql import Storage, open_storage
 
 
 @pytest.fixture

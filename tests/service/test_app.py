@@ -15,8 +15,7 @@ from service.app import create_app
 from service.settings import Settings
 from tests.serving import JOB, assert_problem, register_local, without_table
 from tuner.program.target import native
-from tuner.storage import Storage
-from tuner.storage.sql import open_storage, upgrade
+from tuner.storage.sql import Storage, open_storage, upgrade
 
 CLOSED = ["/v1/jobs", "/v1/workloads", "/v1/devices", "/metrics", "/v1/metrics", "/v1/openapi.json", "/", "/nowhere"]
 

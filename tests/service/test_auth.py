@@ -11,7 +11,7 @@ from fastapi.testclient import TestClient
 from service.app import create_app
 from service.session import COOKIE
 from tests.serving import JOB, assert_problem
-from tuner.storage import Storage
+from tuner.storage.sql import Storage
 
 PAGE = {"Accept": "text/html,*/*;q=0.8"}
 

@@ -9,7 +9,8 @@ from fastapi.testclient import TestClient
 
 from service.conditional import matches
 from tests.serving import JOB, lease, store_library
-from tuner.storage import JobState, Storage
+from tuner.storage import JobState
+from tuner.storage.sql import Storage
 
 
 @pytest.fixture

@@ -16,7 +16,8 @@ from service.settings import Settings
 from tests.serving import JOB, assert_problem, lease, serving, without_table
 from tuner.program.job.jobspec import parse_job
 from tuner.program.target import native
-from tuner.storage import JobState, NewEvent, Storage
+from tuner.storage import JobState, NewEvent
+from tuner.storage.sql import Storage
 
 FAST = Settings(event_poll_s=0.02)
 

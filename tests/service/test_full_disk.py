@@ -14,7 +14,7 @@ from service.app import create_app
 from tests.contract.samples import results
 from tests.serving import JOB, assert_problem, lease, register_local
 from tuner.storage import StorageUnavailable
-from tuner.storage.sql import SqlStorage, open_storage, upgrade
+from tuner.storage.sql import Storage, open_storage, upgrade
 
 ROOM = 40
 """Pages of the file beyond those that it has."""
@@ -23,7 +23,7 @@ ROOM = 40
 class Disk:
     """Says how large the database file of a storage may become."""
 
-    def __init__(self, storage: SqlStorage) -> None:
+    def __init__(self, storage: Storage) -> None:
         self._engine = storage._database.engine
         self.pages: int | None = None
         event.listen(self._engine, "checkout", self._limit)
@@ -37,7 +37,7 @@ class Disk:
 
 
 @pytest.fixture
-def full(tmp_path: Path) -> Iterator[tuple[TestClient, SqlStorage, Disk]]:
+def full(tmp_path: Path) -> Iterator[tuple[TestClient, Storage, Disk]]:
     url = f"sqlite:///{tmp_path / 'tuning.db'}"
     upgrade(url)
     storage = open_storage(url)
@@ -49,7 +49,7 @@ def full(tmp_path: Path) -> Iterator[tuple[TestClient, SqlStorage, Disk]]:
     storage.close()
 
 
-def test_jobs_are_refused_until_there_is_room_again(full: tuple[TestClient, SqlStorage, Disk]) -> None:
+def test_jobs_are_refused_until_there_is_room_again(full: tuple[TestClient, Storage, Disk]) -> None:
     api, storage, disk = full
     kept = [api.post("/v1/jobs", json=JOB).json()["id"]]
     disk.fill()
@@ -68,7 +68,7 @@ def test_jobs_are_refused_until_there_is_room_again(full: tuple[TestClient, SqlS
     assert [job.id for job in storage.list_jobs(limit=1000).items] == kept[::-1], "nothing half-written"
 
 
-def test_results_are_stored_once_there_is_room(full: tuple[TestClient, SqlStorage, Disk]) -> None:
+def test_results_are_stored_once_there_is_room(full: tuple[TestClient, Storage, Disk]) -> None:
     api, storage, disk = full
     api.post("/v1/jobs", json=JOB)
     held = lease(storage)

@@ -18,7 +18,7 @@ import pytest
 from service import heads
 from tests.measuring import wait_for
 from tests.serving import serving
-from tuner.storage import Storage
+from tuner.storage.sql import Storage
 
 MUCH = 20 * 2**20
 

@@ -12,7 +12,8 @@ from tests import coroutines
 from tests.contract.samples import expire, leased
 from tests.measuring import wait_for
 from tests.serving import serving
-from tuner.storage import JobState, Storage, StorageUnavailable
+from tuner.storage import JobState, StorageUnavailable
+from tuner.storage.sql import Storage
 
 
 def test_a_service_without_workers_ends_abandoned_jobs(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,8 +15,9 @@ from tests import coroutines
 from tests.serving import JOB, lease, without_table
 from tuner.program.job.jobspec import parse_job
 from tuner.program.target import native
-from tuner.storage import CommitWatch, NewEvent, Storage
-from tuner.storage.sql import open_storage
+from tuner.storage import NewEvent
+from tuner.storage.sql import Storage, open_storage
+from tuner.storage.sql.events import CommitWatch
 
 POLL_S = 0.005
 LONG_S = 20.0

@@ -18,7 +18,8 @@ from tuner.program.language.workload import WorkloadInstance
 from tuner.program.target import Target, native
 from tuner.records import NUMPY, Baseline, Baselines, ErrorKind, MeasureResult, Roof
 from tuner.schedule.space import MicroKernel
-from tuner.storage import Device, DeviceState, JobState, NewEvent, Storage
+from tuner.storage import Device, DeviceState, JobState, NewEvent
+from tuner.storage.sql import Storage
 
 
 def job(**changes: Any) -> dict[str, Any]:

@@ -13,7 +13,8 @@ from fastapi.testclient import TestClient
 from tests.searched import searched, submitted
 from tests.serving import assert_problem, lease
 from tuner.search.summary import SearchSummary, Stage
-from tuner.storage import Job, NewEvent, Storage
+from tuner.storage import Job, NewEvent
+from tuner.storage.sql import Storage
 
 WORKLOADS: list[dict[str, Any]] = [
     {"op": "dense", "args": {"m": "8*T", "n": 96, "k": 32}, "count": 3, "layers": ["encoder.0.<up>", "encoder.1.<up>"]},

@@ -9,7 +9,7 @@ from fastapi.testclient import TestClient
 
 from tests.contract.served_samples import Saved, new_library, won
 from tests.serving import assert_problem
-from tuner.storage import Storage
+from tuner.storage.sql import Storage
 
 
 @pytest.fixture

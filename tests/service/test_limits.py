@@ -12,7 +12,7 @@ import pytest
 
 from service.settings import Settings
 from tests.serving import JOB, assert_problem, serving
-from tuner.storage import Storage
+from tuner.storage.sql import Storage
 
 MIB = 1 << 20
 

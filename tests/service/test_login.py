@@ -16,7 +16,7 @@ from service.app import create_app
 from service.session import COOKIE
 from service.settings import Settings
 from tests.serving import without_table
-from tuner.storage import Storage
+from tuner.storage.sql import Storage
 
 LONG_S = 300.0
 PAGE = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}

@@ -13,7 +13,7 @@ from fastapi.testclient import TestClient
 from service.app import create_app
 from tests.serving import JOB, lease, store_library
 from tuner import logs
-from tuner.storage import Storage
+from tuner.storage.sql import Storage
 
 COUNT = "shapewright_request_seconds_count"
 

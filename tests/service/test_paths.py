@@ -21,7 +21,7 @@ from service.paths import UnderPrefix, local_path, parse_prefix, path_of, url_fo
 from service.session import COOKIE
 from tests.serving import JOB, assert_problem, serving
 from tuner.errors import InvalidInput
-from tuner.storage import Storage
+from tuner.storage.sql import Storage
 
 PREFIX = "/tools/shapewright"
 PAGE = {"Accept": "text/html"}

@@ -19,7 +19,7 @@ from service.run import PortInUse, bind
 from service.settings import Settings
 from tests.serving import JOB
 from tuner.errors import InvalidInput
-from tuner.storage import Storage
+from tuner.storage.sql import Storage
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = """

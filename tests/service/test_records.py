@@ -16,9 +16,8 @@ from service.settings import Settings
 from tests.contract.samples import results
 from tests.contract.test_storage_sharing import TASKS, drawn
 from tests.serving import JOB, assert_problem, lease
-from tuner.storage import Storage
 from tuner.storage.jsonl import MAX_LINE, write_records
-from tuner.storage.sql import open_storage, upgrade
+from tuner.storage.sql import Storage, open_storage, upgrade
 
 HEADER = "".join(write_records([]))
 JSONL = {"Content-Type": "application/jsonl"}

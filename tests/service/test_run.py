@@ -23,8 +23,8 @@ from tests.measuring import wait_for
 from tests.serving import JOB
 from tuner.program.job.jobspec import parse_job
 from tuner.program.target import native
-from tuner.storage import Storage
 from tuner.storage.jsonl import write_records
+from tuner.storage.sql import Storage
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = """

@@ -13,7 +13,7 @@ from starlette.responses import HTMLResponse
 from service.app import create_app
 from service.security import HEADERS, POLICY
 from tests.serving import assert_problem
-from tuner.storage import Storage
+from tuner.storage.sql import Storage
 
 PAGE = {"Accept": "text/html,*/*;q=0.8"}
 

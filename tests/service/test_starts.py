@@ -21,7 +21,7 @@ from tests import coroutines
 from tests.serving import JOB, serving
 from tuner.program.job.jobspec import parse_job
 from tuner.program.target import native
-from tuner.storage import Storage
+from tuner.storage.sql import Storage
 
 
 async def _nothing(*_: Any) -> Any:

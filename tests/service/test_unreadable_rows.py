@@ -15,8 +15,8 @@ from fastapi.testclient import TestClient
 from service.app import create_app
 from tests.searched import searched, submitted
 from tests.serving import register_local
-from tuner.storage import AliasQuery, JobState, NewKey, PromotionOrder, Quota, Storage
-from tuner.storage.sql import open_storage
+from tuner.storage import AliasQuery, JobState, NewKey, PromotionOrder, Quota
+from tuner.storage.sql import Storage, open_storage
 from tuner.storage.sql.columns import Json
 from tuner.storage.sql.schema import metadata
 

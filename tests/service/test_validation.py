@@ -25,8 +25,7 @@ from tests.serving import JOB, assert_problem, serving
 from tests.tuner.program.language.test_effort import COSTLY
 from tuner.program.job.jobspec import JobSpec
 from tuner.program.language.effort import Abandoned
-from tuner.storage import Storage
-from tuner.storage.sql import SqlStorage
+from tuner.storage.sql import Storage
 from tuner.storage.sql.schema import search_tasks
 
 YAML = {"Content-Type": "application/yaml"}
@@ -215,7 +214,7 @@ def test_a_row_that_cannot_be_read_is_gone_and_the_log_says_why(
     api: TestClient, storage: Storage, caplog: pytest.LogCaptureFixture
 ) -> None:
     made = api.post("/v1/jobs", json=JOB).json()
-    assert isinstance(storage, SqlStorage)
+    assert isinstance(storage, Storage)
     with storage._database.write() as connection:
         connection.execute(update(search_tasks).values(task={"workload": {"op": "nosuch"}}))
     for path in (f"/v1/jobs/{made['id']}", f"/v1/jobs/{made['id']}/tasks"):

@@ -21,7 +21,8 @@ from tuner.program.target import native
 from tuner.records import MeasureResult
 from tuner.schedule import default_kernel, space_of
 from tuner.schedule.space import MicroKernel
-from tuner.storage import JobState, Lease, Storage
+from tuner.storage import JobState, Lease
+from tuner.storage.sql import Storage
 
 DENSE = parse_job(JOB).tasks[0].on(native())
 DEFAULT = default_kernel(DENSE)

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.serving import store_library
-from tuner.storage import JobState, Lease, NewEvent, Storage
+from tuner.storage import JobState, Lease, NewEvent
+from tuner.storage.sql import Storage
 
 SMALL_JOB = """
 name: small

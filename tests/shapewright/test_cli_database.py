@@ -16,8 +16,8 @@ from tests.serving import register_local
 from tests.shapewright.conftest import Shapewright
 from tuner.program.target import native
 from tuner.records import ErrorKind
-from tuner.storage import JobState, NewEvent, Storage
-from tuner.storage.sql import open_storage, upgrade
+from tuner.storage import JobState, NewEvent
+from tuner.storage.sql import Storage, open_storage, upgrade
 
 AGES = ("--events-older-than", "0s", "--failed-trials-older-than", "0s")
 

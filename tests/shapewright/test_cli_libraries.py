@@ -18,7 +18,8 @@ from tests.shapewright.conftest import Shapewright
 from tuner.errors import InvalidInput
 from tuner.library.package import package
 from tuner.program.job.jobspec import parse_job
-from tuner.storage import Artifact, Comparison, JobState, Lease, Storage
+from tuner.storage import Artifact, Comparison, JobState, Lease
+from tuner.storage.sql import Storage
 
 
 def build(storage: Storage, held: Lease, binary: bytes, task: int = 0, against: str | None = None) -> Artifact:

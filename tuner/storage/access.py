@@ -1,4 +1,4 @@
-"""API keys, what they allow, and the one-time tokens that a browser exchanges for one."""
+"""API keys and what they allow, and the audit trail: who did what, and when."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from secrets import token_urlsafe
-from typing import Any, Protocol
+from typing import Any
 
 from tuner.errors import InvalidInput
+from tuner.program.language.workload import JsonObject
 
 
 class Scope(StrEnum):
@@ -91,6 +92,7 @@ class NewKey:
 
 
 PREFIX = "sw_"
+"""Lets people, and scanners for leaked secrets, see what they have before them."""
 RANDOM_CHARACTERS = 43
 """Characters of 32 random bytes in base64."""
 
@@ -120,37 +122,17 @@ def hash_of(secret: str) -> str:
     return hashlib.sha256(secret.encode(errors="surrogatepass")).hexdigest()
 
 
-class AccessStorage(Protocol):
-    """Creating, finding and revoking API keys and one-time login tokens. ``actor`` is who the audit trail names."""
+@dataclass(frozen=True, slots=True)
+class AuditEntry:
+    """One action, stored in the transaction that carried it out.
 
-    def create_key(
-        self, name: str, secret: str | None = None, made: NewKey = NewKey(), actor: str = ""
-    ) -> tuple[ApiKey, str]:
-        """A new API key and its secret, shown this once: only a hash is stored. Names need not be unique."""
+    ``actor`` is the id of an API key, ``worker``, or ``cli USER`` for a command with the database at hand; empty is not
+    known. ``action`` is a noun and a verb, ``job.cancel``; ``subject`` is the id of what was changed.
+    """
 
-    def list_keys(self) -> tuple[ApiKey, ...]: ...
-
-    def revoke_key(self, key_id: str, actor: str = "") -> ApiKey:
-        """Raises NotFound."""
-
-    def find_key(self, secret: str) -> ApiKey | None:
-        """The key with this secret, unless it is unknown, revoked or expired."""
-
-    def touch_keys(self, key_ids: Iterable[str], every_s: float) -> None:
-        """Note that these keys were used now; those whose last use is not ``every_s`` seconds old stay as they are."""
-
-    def create_login(self, name: str, ttl_s: float) -> str:
-        """A one-time token, 256 random bits, good for ``ttl_s`` seconds; shown this once: only a hash is stored.
-
-        ``name`` is what the key will be called that ``redeem_login`` makes of it.
-        """
-
-    def redeem_login(self, token: str, key_ttl_s: float | None = None) -> tuple[ApiKey, str] | None:
-        """Use a token up: a new API key of every scope, which expires after ``key_ttl_s``, and its secret.
-
-        None if the token is unknown, was used before, or has expired. Of several callers at once exactly one gets a
-        key.
-        """
-
-    def end_login(self, key_id: str) -> bool:
-        """Revoke a key that ``redeem_login`` made; False, and nothing changed, if this key was made otherwise."""
+    id: int
+    at: str
+    actor: str
+    action: str
+    subject: str
+    detail: JsonObject

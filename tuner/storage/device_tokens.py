@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
 
 from tuner.errors import MAX_SHOWN, InvalidInput
 
@@ -72,33 +71,6 @@ class RefusedDevice:
     reason: str
     first_at: str
     seen_at: str
-
-
-class DeviceTokenStorage(Protocol):
-    """Making, checking and revoking join tokens. ``actor`` is who the audit trail names."""
-
-    def create_device_token(
-        self, key: str, ttl_s: float, note: str = "", actor: str = "", required: bool = True
-    ) -> tuple[DeviceToken, str]:
-        """A new token and its text, shown this once. Raises Conflict where MAX_VALID are valid."""
-
-    def list_device_tokens(self) -> tuple[DeviceToken, ...]:
-        """The newest thousand, newest first, revoked ones included."""
-
-    def revoke_device_token(self, token_id: str, actor: str = "") -> DeviceToken:
-        """One that was revoked before keeps the time of the first. Raises NotFound."""
-
-    def join_keys(self) -> tuple[JoinKey, ...]:
-        """Every token there ever was: a key that had one stays closed to devices without."""
-
-    def refuse_device(self, device_id: str, key: str, address: str, reason: str) -> None:
-        """Note that a device was refused now."""
-
-    def accept_device(self, device_id: str, address: str) -> None:
-        """Forget that it was refused."""
-
-    def list_refused_devices(self) -> tuple[RefusedDevice, ...]:
-        """The devices that were refused in the last REFUSED_FOR_S, by key and id."""
 
 
 def checked_token(key: str, ttl_s: float, note: str) -> None:

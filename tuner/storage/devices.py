@@ -1,15 +1,16 @@
-"""Devices and what was measured on them."""
+"""Devices, what was measured on them, and what they were busy with lately."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import Protocol
 
 from tuner.program.language.workload import JsonObject
 from tuner.program.target import Target
 from tuner.program.target.calibration import Calibration
 from tuner.storage.device_tokens import Joined
+from tuner.storage.jobs import JobState
 
 QUARANTINE_AFTER = 3
 """Failures in a row."""
@@ -105,43 +106,43 @@ class DeviceReading:
     anchor_s: float | None
 
 
-class DeviceStorage(Protocol):
-    """Registering and listing devices, and what becomes of those that fail."""
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """What a device measured for one job in one slot of time: from the first trial's begin to the last one's end, in
+    seconds since 1970 by the database's clock. ``busy_s`` of it trials ran."""
 
-    def register_device(
-        self, device_id: str, key: str, target: Target, description: JsonObject, joined: Joined | None = None
-    ) -> Device:
-        """Add a device, or renew the one of that id (its target may have changed); ``seen_at`` becomes now.
+    device: str
+    job_id: str
+    start_s: float
+    end_s: float
+    trials: int
+    failed: int
+    busy_s: float
 
-        ``joined`` is kept until it changes, and its token was used now.
-        """
 
-    def list_devices(self) -> tuple[Device, ...]:
-        """All devices, in order of key and id."""
+@dataclass(frozen=True, slots=True)
+class ActiveJob:
+    """A job that trials are of. ``number`` counts jobs in the order of submission."""
 
-    def device_failed(self, device_id: str, reason: str) -> Device:
-        """Count a failure: after QUARANTINE_AFTER in a row the device is quarantined for a while. Raises NotFound."""
+    id: str
+    number: int
+    name: str
+    state: JobState
 
-    def device_worked(self, device_id: str) -> None:
-        """Forget its failures. One that somebody quarantined stays so."""
 
-    def device_speed(self, device_id: str, speed: DeviceSpeed) -> None:
-        """Keep how fast it is. A change of its state is in the audit trail. Nothing happens for an unknown device."""
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """``slots`` of a window of time that ends at ``now_s``, by device in order of time, and their ``jobs`` by id."""
 
-    def device_calibrated(self, device_id: str, calibration: Calibration) -> None:
-        """Keep a calibration in place of an earlier one for the same target and threads, MAX_CALIBRATIONS in all.
+    now_s: float
+    slots: tuple[Slot, ...]
+    jobs: Mapping[str, ActiveJob]
 
-        Nothing happens for an unknown device.
-        """
 
-    def quarantine_device(self, device_id: str, reason: str, actor: str) -> Device:
-        """Give it no more work until it is released. Raises NotFound."""
+@dataclass(frozen=True, slots=True)
+class DeviceUse:
+    """What a device did in a window of time: how long trials ran, and how many, failed ones included."""
 
-    def release_device(self, device_id: str, actor: str) -> Device:
-        """End its quarantine and forget its failures. Raises NotFound."""
-
-    def list_targets(self) -> tuple[Target, ...]:
-        """Every target that a device or a search task has had, in the order in which they came."""
-
-    def device_readings(self, limit: int = 20_000, device_id: str | None = None) -> tuple[DeviceReading, ...]:
-        """Readings of the newest ``limit`` trials (of one device, if given) whose device is known, oldest first."""
+    busy_s: float
+    trials: int
+    failed: int

@@ -1,19 +1,37 @@
-"""Jobs and their search tasks, as anyone may read and request them."""
+"""Jobs, their search tasks and events, the lease under which a worker changes one, and parts of lists."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from typing import Generic, TypeVar
 
-from tuner.program.job.jobspec import JobSpec
 from tuner.program.job.task import SearchTask
 from tuner.program.language.workload import JsonObject
 from tuner.records import NO_BASELINES, Baselines
-from tuner.storage.access import NO_QUOTA, Quota
-from tuner.storage.events import EventStorage
-from tuner.storage.paging import Page
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class NewEvent:
+    """An event to append: ``kind`` is one of state, trials, progress, log, baselines, reused, library; ``data`` is what
+    it carries."""
+
+    kind: str
+    data: JsonObject
+
+
+@dataclass(frozen=True, slots=True)
+class JobEvent:
+    """An event of a job. ``seq`` counts from 1 without gaps within the job, in commit order."""
+
+    job_id: str
+    seq: int
+    kind: str
+    data: JsonObject
+    created_at: str
+
 
 MAX_ATTEMPTS = 4
 """Attempts in a row that may fail with no trial recorded; the job is FAILED after them."""
@@ -105,57 +123,19 @@ class JobTable:
     total: int
 
 
-class JobStorage(EventStorage, Protocol):
-    """Submitting, finding, cancelling and resuming jobs, and reading their events."""
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The right to work on a job until it expires; ``epoch`` distinguishes this holder from all earlier ones."""
 
-    def create_job(
-        self,
-        spec: JobSpec,
-        owner: str = "",
-        idempotency_key: str | None = None,
-        *,
-        actor: str = "",
-        quota: Quota = NO_QUOTA,
-    ) -> tuple[Job, bool]:
-        """Store a job in state WAITING with its search tasks and workloads, and its first event.
+    job: Job
+    tasks: tuple[SearchTaskRow, ...]
+    worker: str
+    epoch: int
 
-        Every task of ``spec`` has a target. Returns the job and whether it is new: the same owner with the same
-        idempotency key and an equal ``spec.source`` gets the earlier job. Raises IdempotencyMismatch for another body,
-        QuotaExceeded if the owner's jobs would use more than ``quota``. ``actor`` is the API key that submits it: the
-        audit trail names it, and it signs what goes to the job's webhook.
-        """
 
-    def get_job(self, job_id: str) -> Job:
-        """Raises NotFound."""
+@dataclass(frozen=True, slots=True)
+class Page(Generic[T]):
+    """A part of a list, newest first unless said otherwise; ``cursor`` asks for the next part, None at the end."""
 
-    def list_jobs(
-        self, cursor: str | None = None, state: JobState | None = None, limit: int = 50, *, whole: bool = True
-    ) -> Page[Job]:
-        """Newest first. A cursor that is not ours raises InvalidInput on field ``cursor``.
-
-        ``spec`` and ``summary`` may be large; unless ``whole`` they are not read, and empty.
-        """
-
-    def find_jobs(self, query: JobQuery) -> JobTable:
-        """Jobs in any order, any part of the list; jobs that are equal in that order are newest first."""
-
-    def job_counts(self) -> Mapping[str, int]:
-        """Jobs by state, every state named, and ``trials``: those of all jobs together."""
-
-    def search_tasks(self, job_id: str, first: int = 0, limit: int | None = None) -> tuple[SearchTaskRow, ...]:
-        """Up to ``limit`` search tasks, by position, from ``first`` on. Raises NotFound, CorruptData."""
-
-    def task_keys(self, job_id: str) -> tuple[str, ...]:
-        """The workload's key of every search task, in order of position. Raises NotFound."""
-
-    def request_cancel(self, job_id: str, actor: str = "") -> Job:
-        """WAITING becomes CANCELLED at once, RUNNING becomes CANCELLING; CANCELLING stays.
-
-        Raises Conflict if the job has ended, NotFound.
-        """
-
-    def resume_job(self, job_id: str, actor: str = "", quota: Quota = NO_QUOTA) -> Job:
-        """A CANCELLED or FAILED job goes back to WAITING, keeping its records and its spent time.
-
-        Raises Conflict in any other state, NotFound, QuotaExceeded.
-        """
+    items: tuple[T, ...]
+    cursor: str | None

@@ -6,12 +6,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any
 
 from tuner.library.choice import Point
 from tuner.program.job.range_text import Ranges
 from tuner.program.language.workload import JsonObject
-from tuner.storage.paging import Page
 
 
 class Verdict(StrEnum):
@@ -210,62 +209,3 @@ class PromotionOrder:
     reason: str = ""
     at_least_percent: float | None = None
     actor: str = ""
-
-
-class AliasStorage(Protocol):
-    """Naming libraries."""
-
-    def promote(self, query: AliasQuery, digest: str, order: PromotionOrder) -> Alias:
-        """Give the name to the newest library of that digest. What is so already changes nothing but the rule.
-
-        Raises NotFound, Conflict for a library that was withdrawn, and InvalidInput on fields ``alias``, ``reason``,
-        ``at_least_percent``.
-        """
-
-    def roll_back(self, query: AliasQuery, order: PromotionOrder) -> Alias:
-        """Give the name back to the library that had it before; again, to the one before that.
-
-        The rule ends, so that what was taken back does not come again by itself. Raises NotFound, and Conflict where
-        nothing stood before, or where the query fits aliases on several targets.
-        """
-
-    def list_aliases(self, query: AliasQuery) -> tuple[Alias, ...]:
-        """Aliases in order of target, threads and name."""
-
-    def list_promotions(self, query: AliasQuery, cursor: str | None = None, limit: int = 50) -> Page[Promotion]:
-        """The history of aliases, newest first."""
-
-
-class LibraryStorage(AliasStorage, Protocol):
-    """Finding libraries and reading their files."""
-
-    def latest_artifact(
-        self,
-        workload_key: str,
-        target_fingerprint: str | None = None,
-        job_id: str | None = None,
-        digest: str | None = None,
-    ) -> Artifact:
-        """The newest library for a workload that fits every given restriction, served or not. Raises NotFound."""
-
-    def served(self, query: LibraryQuery) -> Served:
-        """The library to hand out, with how it compares with the others that cover the range.
-
-        Raises NotFound, which tells what ranges and numbers of threads there are, and InvalidInput on field ``range``
-        for other symbols than the workload's.
-        """
-
-    def serve(self, query: LibraryQuery) -> Artifact:
-        """The library that ``served`` finds, without how it compares."""
-
-    def incumbent(self, workload_key: str, target_fingerprint: str, threads: int, ranges: Ranges) -> Artifact | None:
-        """What a new library for these ranges of the symbols has to win against; None if nothing covers them."""
-
-    def list_libraries(self, query: LibraryQuery, cursor: str | None = None, limit: int = 50) -> Page[LibraryRow]:
-        """Every library of a workload, newest first, as far as target, threads, job and digest are given."""
-
-    def libraries_of_job(self, job_id: str) -> tuple[tuple[int, LibraryRow], ...]:
-        """The library of each search task of the job that has one, with the task's position. Raises NotFound."""
-
-    def artifact_files(self, digest: str) -> dict[str, bytes]:
-        """The files of a library, by name. Raises NotFound."""

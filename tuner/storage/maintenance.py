@@ -1,10 +1,9 @@
-"""Keeping the database healthy: its figures, what an upgrade made incomparable, and what may be deleted."""
+"""Keeping the database healthy: its figures, what an upgrade made incomparable, what may be deleted, and imports."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,23 +80,16 @@ class Prunable:
     bytes: int
 
 
-class MaintenanceStorage(Protocol):
-    """Figures, stale knowledge, retention."""
+IMPORTED = "imported"
+"""The provenance of a record that was measured for another database: it decides nothing until it is measured here."""
 
-    def pulse(self) -> Pulse:
-        """Figures for monitoring."""
 
-    def stale_knowledge(self) -> tuple[StaleKnowledge, ...]:
-        """Everything that is stored and not comparable with what this version measures, the most first.
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """What became of records that were imported: ``added``, and ``known``, which were there already."""
 
-        Reads all records: seconds where there are millions.
-        """
+    added: int = 0
+    known: int = 0
 
-    def prunable(self, retention: Retention) -> tuple[Prunable, ...]:
-        """What ``prune`` would delete, of each kind that ``retention`` names."""
-
-    def prune(self, retention: Retention, limit: int = 1000) -> int:
-        """Delete up to ``limit`` rows of what ``retention`` names; how many were. 0: nothing is left.
-
-        A transaction each: other writers never wait long.
-        """
+    def __add__(self, other: Imported) -> Imported:
+        return Imported(self.added + other.added, self.known + other.known)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 from urllib.parse import urlsplit
 
 from tuner.program.language.workload import JsonObject
@@ -45,21 +43,3 @@ def signing_key(secret_sha256: str) -> bytes:
 def webhook_secret(secret: str) -> str:
     """The signing key of an API key's secret, as receivers take it: ``whsec_`` and base64."""
     return f"whsec_{base64.b64encode(signing_key(hash_of(secret))).decode()}"
-
-
-class WebhookStorage(Protocol):
-    """Sending each message at least once, from one of several processes at a time."""
-
-    def claim_delivery(
-        self, hold_s: float, not_of_keys: Sequence[str] = (), not_to_hosts: Sequence[str] = ()
-    ) -> Delivery | None:
-        """The message that is due longest, which no other caller gets for ``hold_s`` seconds. None if none is due.
-
-        Those of jobs of these API keys, and to these hosts (as of a Delivery), are left.
-        """
-
-    def finish_delivery(self, delivery: Delivery) -> None:
-        """Note that it was delivered."""
-
-    def retry_delivery(self, delivery: Delivery, error: str, after_s: float | None) -> None:
-        """Note that it was not delivered: try again after ``after_s`` seconds, or never (None)."""

@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any
 
 from tuner.device_auth import Claim, is_proof, new_nonce
 from tuner.errors import ShapewrightError
 from tuner.measure import DeviceLost
 from tuner.measure.network.connecting import PROTOCOL_ERRORS, Connected, OutOfTime, within
 from tuner.measure.rpc_names import JOIN
-from tuner.storage import DeviceStorage, DeviceToken, DeviceTokenStorage, Joined, JoinKey, TokenState
+from tuner.storage import DeviceToken, Joined, JoinKey, TokenState
+from tuner.storage.sql import DeviceStorage
 
 ANSWER_S = 10.0
 REMEDY = "make one by `shapewright device-tokens create KEY`, and serve the device with --token-file"
@@ -26,10 +27,6 @@ class TokenRule(StrEnum):
     OFF = "off"
 
 
-class MemberStorage(DeviceStorage, DeviceTokenStorage, Protocol):
-    """What is known of devices and of the tokens that they join by."""
-
-
 class NotAdmitted(ShapewrightError):
     """A device may not join; the message says why."""
 
@@ -40,7 +37,7 @@ class Admission:
     ``refresh`` is called by one thread, the rest by any.
     """
 
-    def __init__(self, storage: MemberStorage, rule: TokenRule = TokenRule.AUTO) -> None:
+    def __init__(self, storage: DeviceStorage, rule: TokenRule = TokenRule.AUTO) -> None:
         self._storage, self._rule = storage, rule
         self._keys: Mapping[str, JoinKey] = {}
         self._closed: frozenset[str] = frozenset()

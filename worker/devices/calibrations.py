@@ -19,7 +19,7 @@ from tuner.program.job.task import SearchTask
 from tuner.program.target import Target
 from tuner.program.target.calibration import Calibration
 from tuner.program.target.rates import TYPICAL, Rates
-from tuner.storage import DeviceStorage
+from tuner.storage.sql import DeviceStorage
 from worker.devices.registry import DeviceList, KnownDevice
 
 RatesOf = Callable[[str, SearchTask, Callable[[], bool]], Rates]

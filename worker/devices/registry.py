@@ -18,7 +18,8 @@ from tuner.measure.rpc_names import DESCRIBE, ID_SEPARATOR, device_key
 from tuner.program.language.workload import JsonObject
 from tuner.program.target import Target
 from tuner.storage import DeviceState, Joined, StorageUnavailable
-from worker.devices.admission import Admission, MemberStorage, NotAdmitted, TokenRule
+from tuner.storage.sql import DeviceStorage
+from worker.devices.admission import Admission, NotAdmitted, TokenRule
 from worker.devices.speeds import DeviceSpeeds
 
 log = logging.getLogger(__name__)
@@ -64,7 +65,7 @@ class DeviceList:
     it is first seen is queried later. ``refresh`` is called by one thread, the rest by any.
     """
 
-    storage: MemberStorage
+    storage: DeviceStorage
     tracker: Tracker
     keys: tuple[str, ...] | None = None
     tokens: TokenRule = TokenRule.AUTO

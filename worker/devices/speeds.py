@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from tuner.records import MeasureResult
-from tuner.storage import Device, DeviceSpeed, DeviceStorage, SpeedState
+from tuner.storage import Device, DeviceSpeed, SpeedState
+from tuner.storage.sql import DeviceStorage
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,8 @@ import logging
 import threading
 from types import TracebackType
 
-from tuner.storage import JobState, Lease, LeaseLost, LeaseStorage, StorageUnavailable
+from tuner.storage import JobState, Lease, LeaseLost, StorageUnavailable
+from tuner.storage.sql import WorkerStorage
 
 log = logging.getLogger(__name__)
 
@@ -19,7 +20,7 @@ class Heartbeat:
     """Extends ``lease`` every ``every_s`` while the context is open. Errors of the database are retried."""
 
     def __init__(
-        self, storage: LeaseStorage, lease: Lease, lease_s: float = LEASE_S, every_s: float = HEARTBEAT_S
+        self, storage: WorkerStorage, lease: Lease, lease_s: float = LEASE_S, every_s: float = HEARTBEAT_S
     ) -> None:
         self._storage = storage
         self._lease = lease

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 
 from tuner import logs
 from tuner.measure import BuilderLost, DeviceLost
-from tuner.storage import Lease, LeaseStorage, StorageUnavailable
+from tuner.storage import Lease, StorageUnavailable
+from tuner.storage.sql import WorkerStorage
 from worker.devices.registry import DeviceList
 from worker.jobs.heartbeat import LEASE_S
 
@@ -32,7 +33,7 @@ class LeaseLoop:
     before a job is leased, by the thread of ``run_forever``: it raises BuilderLost while nothing can be built.
     """
 
-    storage: LeaseStorage
+    storage: WorkerStorage
     devices: DeviceList
     run: Callable[[Lease], object]
     worker: str

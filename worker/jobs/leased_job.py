@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from tuner.library.dispatcher import made_for
 from tuner.program.job.jobspec import DEFAULT_POLICY, Budget, parse_budget
@@ -18,20 +18,8 @@ from tuner.search.comparison import Contender
 from tuner.search.reuse import NOTHING, Knowledge, is_related
 from tuner.search.summary import WALL_S, JobSummary, SearchSummary
 from tuner.search.tuning import Tuned
-from tuner.storage import (
-    Comparison,
-    DeviceStorage,
-    JobState,
-    JobStorage,
-    Lease,
-    LeaseLost,
-    LeaseStorage,
-    LibraryStorage,
-    NewEvent,
-    RecordStorage,
-    SearchTaskRow,
-    StorageUnavailable,
-)
+from tuner.storage import Comparison, JobState, Lease, LeaseLost, NewEvent, SearchTaskRow, StorageUnavailable
+from tuner.storage.sql import WorkerStorage
 from worker.jobs.heartbeat import Heartbeat
 from worker.jobs.retry import Retry
 
@@ -42,10 +30,6 @@ MAX_KNOWN = 64
 """Trials of earlier jobs that are counted: more make no difference to what is expected of a search."""
 MAX_OTHERS, MAX_RELATED, MAX_RELATED_TARGETS = 6000, 1000, 8
 """Records of a rule that are read as priors: of this target, of a related one, and of how many related ones."""
-
-
-class SearchStorage(JobStorage, LeaseStorage, RecordStorage, LibraryStorage, DeviceStorage, Protocol):
-    """What running a job needs of the storage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +51,7 @@ class LeasedJob:
     """
 
     lease: Lease
-    storage: SearchStorage
+    storage: WorkerStorage
     heartbeat: Heartbeat
     retry: Retry
     summarizing: threading.Lock = field(default_factory=threading.Lock, compare=False)
@@ -236,7 +220,7 @@ class LeasedJob:
         release(self.storage, self.lease)
 
 
-def release(storage: LeaseStorage, lease: Lease) -> None:
+def release(storage: WorkerStorage, lease: Lease) -> None:
     """Give a job back, in one attempt: if it fails, the lease expires by itself. Never raises."""
     try:
         storage.release_job(lease)

@@ -11,9 +11,10 @@ from tuner.measure import BuilderLost, DeviceLost
 from tuner.search.tuning import Cancelled, Search
 from tuner.storage import JobState, Lease, LeaseLost, StorageUnavailable
 from tuner.storage.jsonl import SharedRecord
+from tuner.storage.sql import WorkerStorage
 from worker.devices.calibrations import RatesOf, typical
 from worker.jobs.heartbeat import HEARTBEAT_S, LEASE_S, Heartbeat
-from worker.jobs.leased_job import LeasedJob, SearchStorage
+from worker.jobs.leased_job import LeasedJob
 from worker.jobs.retry import Retry
 from worker.jobs.searches import JobSearches, OpenSearch, Tools
 
@@ -30,7 +31,7 @@ class JobRunner:
     ``shared`` are records of elsewhere that searches start from, beside those of the storage.
     """
 
-    storage: SearchStorage
+    storage: WorkerStorage
     tools: Tools
     stopping: Callable[[], bool] = lambda: False
     open_search: OpenSearch = Search

@@ -7,7 +7,8 @@ from fastapi.testclient import TestClient
 
 from service.app import create_app
 from service.settings import Settings
-from tuner.storage import NewKey, Scope, Storage
+from tuner.storage import NewKey, Scope
+from tuner.storage.sql import Storage
 
 Caller = Callable[..., TestClient]
 SETTINGS = Settings(key_cache_s=0.0, attempt_rate="")

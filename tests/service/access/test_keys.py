@@ -11,7 +11,8 @@ from service.access import keys as module
 from service.access.keys import Keys
 from tests import coroutines
 from tests.fakes import FakeClock
-from tuner.storage import ApiKey, Storage
+from tuner.storage import ApiKey
+from tuner.storage.sql import Storage
 
 LIMIT_S = 20.0
 

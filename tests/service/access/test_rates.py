@@ -12,8 +12,8 @@ from service.access.rates import network_of
 from service.app import create_app
 from service.settings import Settings
 from tests.serving import JOB, assert_problem, serving
-from tuner.storage import Storage
 from tuner.storage.access import fresh_secret
+from tuner.storage.sql import Storage
 
 SETTINGS = Settings(request_rate="6 per day", change_rate="2 per day", attempt_rate="3 per day")
 OWN = {"Sec-Fetch-Site": "same-origin"}

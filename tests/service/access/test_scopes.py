@@ -14,7 +14,8 @@ from service.access.scopes import READ, require_scopes
 from service.app import create_app
 from tests.service.access.conftest import SETTINGS, Caller
 from tests.serving import JOB, assert_problem, lease, register_local, store_library
-from tuner.storage import AliasQuery, NewKey, Quota, Scope, Storage
+from tuner.storage import AliasQuery, NewKey, Quota, Scope
+from tuner.storage.sql import Storage
 
 OPEN = {"/healthz", "/readyz"}
 BELOW = {scope: tuple(other for other in Scope if scope.includes(other) and other is not scope) for scope in Scope}

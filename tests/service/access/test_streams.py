@@ -15,8 +15,8 @@ import pytest
 from service.settings import Settings
 from tests.contract.samples import job_spec
 from tests.serving import serving
-from tuner.storage import NewKey, Storage
-from tuner.storage.sql import open_storage
+from tuner.storage import NewKey
+from tuner.storage.sql import Storage, open_storage
 
 QUICK = Settings(key_cache_s=0.1)
 LIMIT_S = 20.0

@@ -15,7 +15,7 @@ from tests.service.dashboard.test_pages import main_of
 from tuner.program.target import native
 from tuner.program.target.calibration import Calibration
 from tuner.storage import NewKey, Scope
-from tuner.storage.sql import SqlStorage
+from tuner.storage.sql import Storage
 
 
 def shown(api: TestClient, query: str = "") -> list[str]:
@@ -24,7 +24,7 @@ def shown(api: TestClient, query: str = "") -> list[str]:
     return re.findall(r'<tr data-id="([^"]*)"', page.text)
 
 
-def test_devices_are_shown_by_key_filtered_and_sorted(api: TestClient, storage: SqlStorage) -> None:
+def test_devices_are_shown_by_key_filtered_and_sorted(api: TestClient, storage: Storage) -> None:
     ids = at_work(storage, 40)
     assert sorted(shown(api)) == sorted([*ids, "local-0"])
     assert shown(api, "key=edge") == sorted(name for name in ids if name.startswith("edge"))
@@ -42,7 +42,7 @@ def test_devices_are_shown_by_key_filtered_and_sorted(api: TestClient, storage: 
     assert api.get("/devices?order=beauty").status_code == 422
 
 
-def test_the_page_has_states_with_reasons_queues_lanes_and_buttons(api: TestClient, storage: SqlStorage) -> None:
+def test_the_page_has_states_with_reasons_queues_lanes_and_buttons(api: TestClient, storage: Storage) -> None:
     ids = at_work(storage, 40)
     page = main_of(api.get("/devices").text)
     assert "until it is released: its fan is loud" in page
@@ -58,7 +58,7 @@ def test_the_page_has_states_with_reasons_queues_lanes_and_buttons(api: TestClie
     assert "edge-002.example" in fragment
 
 
-def test_the_calibration_of_a_device_is_on_its_page_and_in_its_documents(api: TestClient, storage: SqlStorage) -> None:
+def test_the_calibration_of_a_device_is_on_its_page_and_in_its_documents(api: TestClient, storage: Storage) -> None:
     assert "None yet" in main_of(api.get("/devices/local-0").text)
     assert api.get("/v1/devices/local-0").json()["device"]["calibrations"] == []
     storage.device_calibrated("local-0", FOUND)
@@ -71,7 +71,7 @@ def test_the_calibration_of_a_device_is_on_its_page_and_in_its_documents(api: Te
     assert "–" in main_of(api.get("/devices/local-0").text)
 
 
-def test_the_page_of_a_device_has_its_history(api: TestClient, storage: SqlStorage) -> None:
+def test_the_page_of_a_device_has_its_history(api: TestClient, storage: Storage) -> None:
     ids = at_work(storage, 12)
     page = api.get(f"/devices/{ids[0]}").text
     for said in ("bert-base ffn_up", "crash: signal 11", "Latest trials", "device.register", "node-0", 'class="lane"'):
@@ -83,7 +83,7 @@ def test_the_page_of_a_device_has_its_history(api: TestClient, storage: SqlStora
     assert api.get("/fragments/devices/none").status_code == 404
 
 
-def test_the_audit_trail_is_for_administrators(storage: SqlStorage) -> None:
+def test_the_audit_trail_is_for_administrators(storage: Storage) -> None:
     reader = storage.create_key("reader", made=NewKey((Scope.READ,)))[1]
     with TestClient(create_app(storage), headers={"Authorization": f"Bearer {reader}"}) as api:
         page = api.get("/devices/local-0").text
@@ -91,7 +91,7 @@ def test_the_audit_trail_is_for_administrators(storage: SqlStorage) -> None:
     assert "device.register" not in page
 
 
-def test_ids_and_reasons_are_escaped_and_any_id_has_a_page(api: TestClient, storage: SqlStorage) -> None:
+def test_ids_and_reasons_are_escaped_and_any_id_has_a_page(api: TestClient, storage: Storage) -> None:
     name = "a/b <script>?"
     storage.register_device(name, "<i>", native(), {"<b>": "<u>"})
     storage.quarantine_device(name, "<script>alert(1)</script>", "key-1")
@@ -102,7 +102,7 @@ def test_ids_and_reasons_are_escaped_and_any_id_has_a_page(api: TestClient, stor
 
 
 def test_no_more_rows_than_fit_and_it_is_said(
-    api: TestClient, storage: SqlStorage, monkeypatch: pytest.MonkeyPatch
+    api: TestClient, storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("service.dashboard.fleet.MAX_ROWS", 5)
     at_work(storage, 12)

@@ -12,7 +12,8 @@ from tests.searched import searched, submitted
 from tests.serving import JOB
 from tuner.schedule.space import READABLE
 from tuner.search.summary import SearchSummary, Stage
-from tuner.storage import NewEvent, Storage
+from tuner.storage import NewEvent
+from tuner.storage.sql import Storage
 
 
 def main_of(html: str) -> str:

@@ -14,7 +14,7 @@ from tests.contract.samples import job_spec, leased
 from tests.fleets import at_work, fail, measured
 from tests.serving import assert_problem
 from tuner.storage import Lease
-from tuner.storage.sql import SqlStorage
+from tuner.storage.sql import Storage
 from tuner.storage.sql.columns import later
 from tuner.storage.sql.schema import devices
 
@@ -25,16 +25,16 @@ def device_of(api: TestClient, name: str = "local-0") -> dict[str, Any]:
 
 
 @pytest.fixture
-def lease(storage: SqlStorage) -> Lease:
+def lease(storage: Storage) -> Lease:
     return leased(storage, job_spec(device="local", name="first"))
 
 
-def test_a_device_that_paused_for_minutes_is_idle(api: TestClient, storage: SqlStorage, lease: Lease) -> None:
+def test_a_device_that_paused_for_minutes_is_idle(api: TestClient, storage: Storage, lease: Lease) -> None:
     measured(storage, lease, [("local-0", 300.0)])
     assert (device_of(api)["status"], device_of(api)["job_id"]) == ("idle", None)
 
 
-def test_a_device_that_measures_for_a_running_job_is_busy(api: TestClient, storage: SqlStorage, lease: Lease) -> None:
+def test_a_device_that_measures_for_a_running_job_is_busy(api: TestClient, storage: Storage, lease: Lease) -> None:
     measured(storage, lease, [("local-0", 20.0), ("local-0", 10.0)], run_s=10.0)
     found = device_of(api)
     assert (found["status"], found["job_id"], found["trials"]) == ("busy", lease.job.id, 2)
@@ -49,14 +49,14 @@ def test_a_device_that_measures_for_a_running_job_is_busy(api: TestClient, stora
     ]
 
 
-def test_a_device_whose_job_ended_is_idle(api: TestClient, storage: SqlStorage, lease: Lease) -> None:
+def test_a_device_whose_job_ended_is_idle(api: TestClient, storage: Storage, lease: Lease) -> None:
     measured(storage, lease, [("local-0", 1.0)])
     storage.request_cancel(lease.job.id)
     storage.release_job(lease)
     assert device_of(api)["status"] == "idle"
 
 
-def test_who_was_not_seen_is_away_unless_it_measured(api: TestClient, storage: SqlStorage, lease: Lease) -> None:
+def test_who_was_not_seen_is_away_unless_it_measured(api: TestClient, storage: Storage, lease: Lease) -> None:
     with storage._database.write() as connection:
         connection.execute(update(devices).values(seen_at=later(-100.0)))
     assert device_of(api)["status"] == "away"
@@ -71,7 +71,7 @@ def test_a_quarantine_shows_at_once_though_activity_is_kept(api: TestClient) -> 
     assert (found["status"], found["reason"], found["quarantined_until"]) == ("quarantined", "its fan is loud", None)
 
 
-def test_activity_is_read_again_when_what_was_kept_is_old(storage: SqlStorage, lease: Lease) -> None:
+def test_activity_is_read_again_when_what_was_kept_is_old(storage: Storage, lease: Lease) -> None:
     now_s = 0.0
     fleets = Fleets(storage, clock=lambda: now_s)
 
@@ -85,7 +85,7 @@ def test_activity_is_read_again_when_what_was_kept_is_old(storage: SqlStorage, l
     assert trials() == 1
 
 
-def test_a_fleet_is_told_by_key_within_bounds(api: TestClient, storage: SqlStorage) -> None:
+def test_a_fleet_is_told_by_key_within_bounds(api: TestClient, storage: Storage) -> None:
     at_work(storage, 60)
     whole, edge = (api.get("/v1/devices/activity", params=params).json() for params in ({}, {"key": "edge"}))
     assert [(each["key"], each["devices"]) for each in whole["keys"]] == [("edge", 20), ("local", 1), ("rack", 40)]
@@ -101,7 +101,7 @@ def test_a_fleet_is_told_by_key_within_bounds(api: TestClient, storage: SqlStora
 
 
 def test_too_many_spans_are_cut_and_it_is_said(
-    api: TestClient, storage: SqlStorage, monkeypatch: pytest.MonkeyPatch
+    api: TestClient, storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("service.devices.fleet.MAX_SPANS", 10)
     at_work(storage, 12)
@@ -119,7 +119,7 @@ def test_an_answer_is_not_sent_twice(api: TestClient) -> None:
     assert again.status_code == 304 or again.json()["start"] != answers[1].json()["start"]
 
 
-def test_one_device_has_its_history(api: TestClient, storage: SqlStorage, lease: Lease) -> None:
+def test_one_device_has_its_history(api: TestClient, storage: Storage, lease: Lease) -> None:
     measured(storage, lease, [("local-0", 4000.0), ("local-0", 30.0)])
     fail(storage, lease, "local-0", 0)
     answer = api.get("/v1/devices/local-0", params={"seconds": 7200}).json()
@@ -141,7 +141,7 @@ def test_what_is_not_there_or_out_of_bounds_is_a_problem(api: TestClient) -> Non
     assert api.get("/v1/devices/activity?key=none").json()["devices"] == []
 
 
-def test_reading_needs_a_key_of_scope_read_alone(api: TestClient, storage: SqlStorage) -> None:
+def test_reading_needs_a_key_of_scope_read_alone(api: TestClient, storage: Storage) -> None:
     document = api.get("/v1/openapi.json").json()["paths"]
     for path in ("/v1/devices/activity", "/v1/devices/{device_id}"):
         assert document[path]["get"]["security"] == [{"ApiKey": ["read"]}]

@@ -12,14 +12,14 @@ from tests.serving import assert_problem
 from tuner.device_auth import stored_key_of
 from tuner.program.target import native
 from tuner.storage import Joined, NewKey, Scope
-from tuner.storage.sql import SqlStorage
+from tuner.storage.sql import Storage
 from tuner.storage.sql import device_tokens as tokens
 
 PATH = "/v1/devices/tokens"
 DAY_S = 86400.0
 
 
-def test_a_token_is_made_listed_and_revoked(api: TestClient, storage: SqlStorage) -> None:
+def test_a_token_is_made_listed_and_revoked(api: TestClient, storage: Storage) -> None:
     answer = api.post(PATH, json={"key": "rack", "expires_s": DAY_S, "note": "hall 2"})
     assert answer.status_code == 201
     made = answer.json()
@@ -56,7 +56,7 @@ def test_a_token_is_made_listed_and_revoked(api: TestClient, storage: SqlStorage
     ],
 )
 def test_a_wrong_token_is_a_problem_that_names_the_field(
-    api: TestClient, storage: SqlStorage, body: dict[str, Any], field: str
+    api: TestClient, storage: Storage, body: dict[str, Any], field: str
 ) -> None:
     answer = api.post(PATH, json=body)
     assert_problem(answer, 422)
@@ -64,7 +64,7 @@ def test_a_wrong_token_is_a_problem_that_names_the_field(
     assert storage.list_device_tokens() == ()
 
 
-def test_tokens_are_for_administrators(storage: SqlStorage) -> None:
+def test_tokens_are_for_administrators(storage: Storage) -> None:
     token, _ = storage.create_device_token("rack", DAY_S)
     for scope in (Scope.READ, Scope.SUBMIT):
         secret = storage.create_key(scope, made=NewKey((scope,)))[1]
@@ -74,15 +74,13 @@ def test_tokens_are_for_administrators(storage: SqlStorage) -> None:
     assert storage.list_device_tokens() == (token,)
 
 
-def test_too_many_tokens_are_a_conflict(api: TestClient, storage: SqlStorage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_tokens_are_a_conflict(api: TestClient, storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tokens, "MAX_VALID", 1)
     assert api.post(PATH, json={"key": "rack"}).status_code == 201
     assert_problem(api.post(PATH, json={"key": "rack"}), 409)
 
 
-def test_devices_name_their_token_and_refused_ones_are_told_with_the_reason(
-    api: TestClient, storage: SqlStorage
-) -> None:
+def test_devices_name_their_token_and_refused_ones_are_told_with_the_reason(api: TestClient, storage: Storage) -> None:
     token, _ = storage.create_device_token("rack", DAY_S)
     storage.register_device("rack-1", "rack", native(), {}, Joined(token.id, "a"))
     assert "Refused" not in api.get("/fragments/devices").text

@@ -8,7 +8,7 @@ from fastapi.testclient import TestClient
 from tests.searched import searched
 from tests.serving import assert_problem
 from tuner.figures import FIGURES
-from tuner.storage import Storage
+from tuner.storage.sql import Storage
 
 
 def test_every_figure_is_plotly_json_and_is_not_sent_twice(api: TestClient, storage: Storage) -> None:

@@ -14,7 +14,8 @@ from tests.contract.samples import leased, many_tasks, results
 from tests.searched import searched
 from tuner.program.target import native
 from tuner.search.summary import SearchSummary
-from tuner.storage import NewEvent, Storage
+from tuner.storage import NewEvent
+from tuner.storage.sql import Storage
 
 
 def test_a_search_that_goes_on_is_added_to(storage: Storage) -> None:

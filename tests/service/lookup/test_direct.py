@@ -15,7 +15,8 @@ from service.lookup.direct import ROUTE, DirectLookups
 from service.lookup.lookups import Query
 from tests.serving import JOB, assert_problem, lease, store_library
 from tuner.errors import InvalidInput
-from tuner.storage import CorruptData, Lease, NotFound, Storage, StorageUnavailable
+from tuner.storage import CorruptData, Lease, NotFound, StorageUnavailable
+from tuner.storage.sql import Storage
 
 QUERIES = (
     "shape=T=5",

@@ -7,7 +7,8 @@ from typing import Any
 from fastapi.testclient import TestClient
 
 from tests.contract.served_samples import Saved, found_wrong, new_library, won
-from tuner.storage import LibraryQuery, Storage
+from tuner.storage import LibraryQuery
+from tuner.storage.sql import Storage
 
 
 def consulted(api: TestClient, library: Saved, m: int) -> str:

@@ -15,7 +15,8 @@ from tuner.program.language.workload import WorkloadInstance
 from tuner.program.target import native
 from tuner.records import MeasureResult
 from tuner.schedule import default_kernel, space_of
-from tuner.storage import Lease, Storage
+from tuner.storage import Lease
+from tuner.storage.sql import Storage
 
 DENSE = parse_job(JOB).tasks[0].on(native())
 FAST = space_of(DENSE).mutate(default_kernel(DENSE), np.random.default_rng(3))

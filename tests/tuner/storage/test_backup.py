@@ -81,7 +81,7 @@ def test_a_copy_that_is_made_among_writers_is_whole(sqlite_url: str, tmp_path: P
         copy = open_storage(f"sqlite:///{tmp_path / f'copy-{number}.db'}")
         seqs = [event.seq for event in copy.list_events(lease.job.id, limit=100_000)]
         assert seqs == list(range(1, len(seqs) + 1)), "events are numbered without gaps"
-        assert copy.last_event(lease.job.id) == len(seqs)
+        assert copy.last_events([lease.job.id]) == {lease.job.id: len(seqs)}
         copy.close()
 
 

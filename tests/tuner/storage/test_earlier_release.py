@@ -23,7 +23,7 @@ from tuner.program.language.workload import Workload
 from tuner.records import Phase, settled_latency_s, speed_correction
 from tuner.storage import LookupScope
 from tuner.storage.access import EVERY_SCOPE, NO_QUOTA, hash_of
-from tuner.storage.sql import SqlStorage, open_storage, upgrade
+from tuner.storage.sql import Storage, open_storage, upgrade
 from tuner.storage.sql.engine import connect
 
 DENSE = make_workload("dense", {"m": "T", "n": 96, "k": 40}, epilogue=["bias", "relu"])
@@ -43,13 +43,13 @@ def old(tmp_path: Path) -> list[Mapping[str, Any]]:
 
 
 @pytest.fixture
-def storage(migrated_url: str) -> Iterator[SqlStorage]:
+def storage(migrated_url: str) -> Iterator[Storage]:
     opened = open_storage(migrated_url)
     yield opened
     opened.close()
 
 
-def tasks_of(storage: SqlStorage) -> list[Any]:
+def tasks_of(storage: Storage) -> list[Any]:
     """The search task of each job, in the order of submission."""
     jobs = storage.list_jobs().items[::-1]
     return [storage.search_tasks(job.id)[0] for job in jobs]
@@ -65,12 +65,12 @@ def plainly_settled(rows: list[Mapping[str, Any]], old: list[Mapping[str, Any]])
     return {kernel: settled_latency_s(result) for kernel, result in by_kernel.items()}
 
 
-def scope(storage: SqlStorage, workload: Workload) -> tuple[str, str]:
+def scope(storage: Storage, workload: Workload) -> tuple[str, str]:
     return workload.key, storage.latest_task(workload.key).target_fingerprint
 
 
 # -- workloads --------------------------------------------------------------------------------------------------------
-def test_workloads_that_compute_the_same_become_one(storage: SqlStorage) -> None:
+def test_workloads_that_compute_the_same_become_one(storage: Storage) -> None:
     rows = storage.list_workloads().items
 
     assert [row.key for row in rows] == [MATMUL.key, BATCH.key, DENSE.key]
@@ -78,11 +78,11 @@ def test_workloads_that_compute_the_same_become_one(storage: SqlStorage) -> None
     assert [(row.jobs, row.records, len(row.targets)) for row in rows] == [(1, 12, 1), (1, 12, 1), (2, 24, 1)]
 
 
-def test_a_workload_is_called_what_its_first_job_called_it(storage: SqlStorage) -> None:
+def test_a_workload_is_called_what_its_first_job_called_it(storage: Storage) -> None:
     assert storage.get_workload(DENSE.key).label == "dense(m=16*T, n=96, k=40) + bias + relu"
 
 
-def test_jobs_are_as_they_were_and_refer_to_what_they_compute(storage: SqlStorage) -> None:
+def test_jobs_are_as_they_were_and_refer_to_what_they_compute(storage: Storage) -> None:
     tasks = tasks_of(storage)
 
     assert [row.workload_key for row in tasks] == [DENSE.key, DENSE.key, BATCH.key, MATMUL.key]
@@ -92,7 +92,7 @@ def test_jobs_are_as_they_were_and_refer_to_what_they_compute(storage: SqlStorag
 
 
 # -- records ----------------------------------------------------------------------------------------------------------
-def test_records_of_a_job_come_back_in_its_own_variables(storage: SqlStorage, old: list[Mapping[str, Any]]) -> None:
+def test_records_of_a_job_come_back_in_its_own_variables(storage: Storage, old: list[Mapping[str, Any]]) -> None:
     results = [record for row in tasks_of(storage) for record in storage.records_of_task(row.id)]
 
     assert [record.seq for record in results] == [row["id"] for row in old]
@@ -107,7 +107,7 @@ def test_records_of_a_job_come_back_in_its_own_variables(storage: SqlStorage, ol
     assert storage.list_trials(results[0].job_id or "") == tuple(results[:12])
 
 
-def test_records_of_a_workload_are_those_of_all_its_jobs_in_symbols(storage: SqlStorage) -> None:
+def test_records_of_a_workload_are_those_of_all_its_jobs_in_symbols(storage: Storage) -> None:
     records = storage.prior_records(*scope(storage, DENSE), 1)
 
     sizes = {record.result.instance.shape["m"] for record in records}
@@ -117,7 +117,7 @@ def test_records_of_a_workload_are_those_of_all_its_jobs_in_symbols(storage: Sql
     assert {tuple(record.result.instance.shape) for record in batch} == {("n",)}
 
 
-def test_the_best_at_a_size_is_the_best_of_all_jobs(storage: SqlStorage, old: list[Mapping[str, Any]]) -> None:
+def test_the_best_at_a_size_is_the_best_of_all_jobs(storage: Storage, old: list[Mapping[str, Any]]) -> None:
     # T=1 of the first job and S=2 of the second.
     here = [row for row in old if (row["search_task_id"], row["instance"]) in ((1, "T=1"), (2, "S=2"))]
     settled = plainly_settled(here, old)
@@ -128,13 +128,13 @@ def test_the_best_at_a_size_is_the_best_of_all_jobs(storage: SqlStorage, old: li
     assert (best.latency_s, best.readings) == pytest.approx(min(settled.values()))
 
 
-def test_what_theory_chose_has_a_phase_of_its_own(storage: SqlStorage, old: list[Mapping[str, Any]]) -> None:
+def test_what_theory_chose_has_a_phase_of_its_own(storage: Storage, old: list[Mapping[str, Any]]) -> None:
     phases = [record.result.phase for row in tasks_of(storage) for record in storage.records_of_task(row.id)]
 
     assert phases == [Phase.FINAL if row["phase"] == "final" else Phase.THEORY for row in old]
 
 
-def test_records_of_the_target_have_workloads_that_can_be_read(storage: SqlStorage) -> None:
+def test_records_of_the_target_have_workloads_that_can_be_read(storage: Storage) -> None:
     _, target = scope(storage, DENSE)
 
     result = storage.records_of_target(target, THREADS, "x86_contraction")
@@ -145,7 +145,7 @@ def test_records_of_the_target_have_workloads_that_can_be_read(storage: SqlStora
 
 
 # -- libraries --------------------------------------------------------------------------------------------------------
-def test_libraries_are_byte_for_byte_what_they_were(storage: SqlStorage) -> None:
+def test_libraries_are_byte_for_byte_what_they_were(storage: Storage) -> None:
     for row in tasks_of(storage):
         artifact = storage.latest_artifact(row.workload_key, job_id=row.job_id)
         manifest = check_files(storage.artifact_files(artifact.digest))
@@ -166,7 +166,7 @@ def test_libraries_are_byte_for_byte_what_they_were(storage: SqlStorage) -> None
     ],
 )
 def test_a_lookup_answers_by_symbols_or_by_the_newest_jobs_variables(
-    storage: SqlStorage, workload: Workload, shape: str, match: str
+    storage: Storage, workload: Workload, shape: str, match: str
 ) -> None:
     where = LookupScope(workload.key, None, THREADS)
     (answer,) = Lookups(storage).answers([Query(where, parse_shape(shape))])

@@ -12,7 +12,7 @@ from sqlalchemy.exc import IntegrityError
 from tests.contract.samples import LONG_S, job_spec, leased
 from tuner.errors import InvalidInput
 from tuner.storage import NewEvent, StorageUnavailable
-from tuner.storage.sql import SqlStorage, open_storage, upgrade
+from tuner.storage.sql import Storage, open_storage, upgrade
 from tuner.storage.sql.engine import Database, connect, parse_url
 from tuner.storage.sql.schema import api_keys
 
@@ -56,7 +56,7 @@ def test_a_fault_of_the_statement_is_not_the_databases(sqlite_url: str) -> None:
 
 def test_a_transaction_that_raises_leaves_nothing(database_url: str) -> None:
     database = connect(database_url)
-    storage = SqlStorage(database)
+    storage = Storage(database)
 
     with pytest.raises(ZeroDivisionError), database.write() as connection:
         connection.execute(api_keys.insert().values(id="k", name="n", secret_sha256="s"))

@@ -5,11 +5,11 @@ from __future__ import annotations
 from sqlalchemy import update
 
 from tests.contract.samples import leased, results
-from tuner.storage.sql import SqlStorage, open_storage
+from tuner.storage.sql import Storage, open_storage
 from tuner.storage.sql.schema import kernel_latencies, tuning_records
 
 
-def counted(storage: SqlStorage, place: tuple[str, str]) -> dict[str, int]:
+def counted(storage: Storage, place: tuple[str, str]) -> dict[str, int]:
     """How many records each question finds."""
     return {
         "task": len(storage.records_of_task(1)),

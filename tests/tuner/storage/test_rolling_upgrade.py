@@ -10,14 +10,14 @@ from sqlalchemy import text
 
 from tests.contract.samples import LONG_S, job_spec, leased, results, take
 from tuner.storage import JobState, Lease, NewEvent, StorageUnavailable
-from tuner.storage.sql import SqlStorage
+from tuner.storage.sql import Storage
 from tuner.storage.sql.migrate import head
 
 SAYS = f"9999, not {head()}; this version of Shapewright is older than its database: update it on this machine"
 
 
 @contextmanager
-def upgraded(storage: SqlStorage) -> Iterator[None]:
+def upgraded(storage: Storage) -> Iterator[None]:
     """Inside, the schema is one that only a later version knows."""
     for revision in ("9999", head()):
         with storage._database.write() as connection:
@@ -26,7 +26,7 @@ def upgraded(storage: SqlStorage) -> Iterator[None]:
             yield
 
 
-WRITES: dict[str, Callable[[SqlStorage, Lease], object]] = {
+WRITES: dict[str, Callable[[Storage, Lease], object]] = {
     "results": lambda storage, lease: storage.append_results(lease, lease.tasks[0].id, results(1)),
     "events": lambda storage, lease: storage.append_events(lease, [NewEvent("log", {})]),
     "end": lambda storage, lease: storage.finish_job(lease, JobState.COMPLETED),
@@ -36,7 +36,7 @@ WRITES: dict[str, Callable[[SqlStorage, Lease], object]] = {
 
 
 @pytest.mark.parametrize("write", WRITES)
-def test_an_earlier_worker_changes_nothing_and_is_told_why(storage: SqlStorage, write: str) -> None:
+def test_an_earlier_worker_changes_nothing_and_is_told_why(storage: Storage, write: str) -> None:
     lease = leased(storage)
     storage.create_job(job_spec())
     with upgraded(storage), pytest.raises(StorageUnavailable, match=SAYS):
@@ -46,7 +46,7 @@ def test_an_earlier_worker_changes_nothing_and_is_told_why(storage: SqlStorage, 
     WRITES[write](storage, lease)
 
 
-def test_it_gives_its_job_back_for_a_worker_of_the_later_version(storage: SqlStorage) -> None:
+def test_it_gives_its_job_back_for_a_worker_of_the_later_version(storage: Storage) -> None:
     lease = leased(storage)
     with upgraded(storage):
         storage.release_job(lease)

@@ -13,7 +13,7 @@ from tuner.library.dispatcher import symbol_bounds
 from tuner.program.job.jobspec import parse_job
 from tuner.program.job.task import SearchTask
 from tuner.storage import LibraryQuery
-from tuner.storage.sql import SqlStorage, open_storage, upgrade
+from tuner.storage.sql import Storage, open_storage, upgrade
 from tuner.storage.sql.engine import connect
 from tuner.storage.sql.schema import library_kernels
 
@@ -59,7 +59,7 @@ def test_a_library_that_an_earlier_version_stores_meanwhile_is_served(bare_url: 
     upgrade(bare_url)
     _fill(bare_url, [(1, 64)])
 
-    storage: SqlStorage = open_storage(bare_url)
+    storage: Storage = open_storage(bare_url)
     result = storage.served(LibraryQuery(_task(1, 2).workload.key)).library
 
     assert (result.digest, result.ranges, result.protocol) == ("d0", {"m": (16, 1024)}, None)

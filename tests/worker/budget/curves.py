@@ -14,7 +14,7 @@ from tuner.program.job.jobspec import Budget, parse_job
 from tuner.search.summary import EndedBy, SearchSummary, Stage
 from tuner.search.tuning import Cancelled, Finishing, Tuned
 from tuner.storage import JobState, Lease
-from tuner.storage.sql import SqlStorage
+from tuner.storage.sql import Storage
 from worker.jobs.runner import JobRunner
 
 
@@ -108,7 +108,7 @@ class CurveSearch:
 
 
 def leased(
-    storage: SqlStorage, counts: tuple[int, ...] = (1, 12, 1), trials: int = 192, budget: dict[str, Any] | None = None
+    storage: Storage, counts: tuple[int, ...] = (1, 12, 1), trials: int = 192, budget: dict[str, Any] | None = None
 ) -> Lease:
     """A job of a workload for each of ``counts``, each smaller than the one before."""
     workloads = [
@@ -122,7 +122,7 @@ def leased(
     return lease
 
 
-def run(storage: SqlStorage, bed: Bed, lease: Lease, devices: int = 1) -> JobState | None:
+def run(storage: Storage, bed: Bed, lease: Lease, devices: int = 1) -> JobState | None:
     tools = Tools(devices)
     state = JobRunner(storage, tools, open_search=bed.open, heartbeat_s=0.05).run(lease)
     assert bed.live == set(), "a search was not closed"
@@ -131,7 +131,7 @@ def run(storage: SqlStorage, bed: Bed, lease: Lease, devices: int = 1) -> JobSta
     return state
 
 
-def trials_of(storage: SqlStorage, lease: Lease) -> list[int]:
+def trials_of(storage: Storage, lease: Lease) -> list[int]:
     return [len(storage.records_of_task(row.id)) for row in storage.search_tasks(lease.job.id)]
 
 

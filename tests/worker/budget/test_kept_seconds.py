@@ -15,7 +15,7 @@ from tuner.measure import DeviceLost
 from tuner.program.job.jobspec import Budget
 from tuner.search.summary import EndedBy, SearchSummary, Stage
 from tuner.search.tuning import Tuned
-from tuner.storage.sql import SqlStorage
+from tuner.storage.sql import Storage
 from worker.budget.split import Lanes, TaskProgress, ending_allowance
 from worker.jobs.heartbeat import Heartbeat
 from worker.jobs.leased_job import LeasedJob
@@ -82,7 +82,7 @@ class TimedSearch:
         self.explored_s += seconds
 
 
-def run(storage: SqlStorage, bed: Timed, seconds: float, tasks: int = 4) -> float:
+def run(storage: Storage, bed: Timed, seconds: float, tasks: int = 4) -> float:
     """What a job took."""
     lease = leased(storage, (1,) * tasks, budget={"seconds": seconds})
     began_s = bed.clock()
@@ -94,7 +94,7 @@ def run(storage: SqlStorage, bed: Timed, seconds: float, tasks: int = 4) -> floa
 
 
 @pytest.mark.parametrize("open_s", [0.0, 3.0])
-def test_four_searches_share_the_seconds_of_a_job(storage: SqlStorage, open_s: float) -> None:
+def test_four_searches_share_the_seconds_of_a_job(storage: Storage, open_s: float) -> None:
     bed = Timed(open_s)
     assert run(storage, bed, 100.0) <= 103.0
     for search in bed.searches.values():
@@ -102,7 +102,7 @@ def test_four_searches_share_the_seconds_of_a_job(storage: SqlStorage, open_s: f
         assert search.given_s >= 0.9 * bed.library_s
 
 
-def test_a_search_that_overran_takes_from_all_alike(storage: SqlStorage) -> None:
+def test_a_search_that_overran_takes_from_all_alike(storage: Storage) -> None:
     bed = Timed(late_s={2: 60.0})
     assert run(storage, bed, 100.0) <= 103.0
     for search in bed.searches.values():
@@ -110,13 +110,13 @@ def test_a_search_that_overran_takes_from_all_alike(storage: SqlStorage) -> None
         assert search.given_s > 0.0
 
 
-def test_a_job_of_one_keeps_its_seconds_though_opening_its_search_takes_some(storage: SqlStorage) -> None:
+def test_a_job_of_one_keeps_its_seconds_though_opening_its_search_takes_some(storage: Storage) -> None:
     bed = Timed(open_s=5.0)
     assert run(storage, bed, 30.0, tasks=1) <= 30.5
     assert bed.searches[0].trials
 
 
-def test_a_job_that_has_no_time_for_anything_ends_with_libraries(storage: SqlStorage) -> None:
+def test_a_job_that_has_no_time_for_anything_ends_with_libraries(storage: Storage) -> None:
     """Not in one small piece after another, of what is left over from what passes meanwhile."""
     bed = Timed(open_s=10.0)
 
@@ -132,7 +132,7 @@ def test_a_job_that_has_no_time_for_anything_ends_with_libraries(storage: SqlSto
 
 
 @pytest.mark.parametrize("tasks", [1, 4])
-def test_seconds_that_are_lost_with_a_device_count_once(storage: SqlStorage, tasks: int) -> None:
+def test_seconds_that_are_lost_with_a_device_count_once(storage: Storage, tasks: int) -> None:
     """Of a job that ran on several devices before, whose wall time counts."""
     bed, losses = Timed(), [DeviceLost("gone")]
 
@@ -151,7 +151,7 @@ def test_seconds_that_are_lost_with_a_device_count_once(storage: SqlStorage, tas
     assert 85.0 <= bed.clock() - began_s <= 93.0
 
 
-def test_a_search_is_told_to_be_planning_before_it_is_opened(storage: SqlStorage) -> None:
+def test_a_search_is_told_to_be_planning_before_it_is_opened(storage: Storage) -> None:
     bed = Timed()
     seen = []
     lease = leased(storage, (1,) * 2, budget={"seconds": 30.0})

@@ -22,7 +22,7 @@ from tuner.measure.network.connecting import Connected, Tracker
 from tuner.measure.rpc_names import DESCRIBE, JOIN, OPEN, device_key
 from tuner.measure.runners.rpc import RpcRunner
 from tuner.storage import RefusedDevice
-from tuner.storage.sql import SqlStorage, open_storage
+from tuner.storage.sql import Storage, open_storage
 from tuner.storage.sql.columns import later
 from tuner.storage.sql.schema import device_tokens
 from worker.device_server import start_device
@@ -38,7 +38,7 @@ Serve = Callable[..., AbstractContextManager[Child]]
 
 
 @pytest.fixture
-def storage(sqlite_url: str) -> Iterator[SqlStorage]:
+def storage(sqlite_url: str) -> Iterator[Storage]:
     opened = open_storage(sqlite_url)
     yield opened
     opened.close()
@@ -59,16 +59,16 @@ def serve(empty: Address, tmp_path: Path) -> Serve:
     return start
 
 
-def listed(storage: SqlStorage, tracker: Address, tokens: TokenRule = TokenRule.AUTO) -> DeviceList:
+def listed(storage: Storage, tracker: Address, tokens: TokenRule = TokenRule.AUTO) -> DeviceList:
     return DeviceList(storage, Tracker(*tracker), tokens=tokens, every_s=0.0, refused_s=0.0)
 
 
-def expire(storage: SqlStorage) -> None:
+def expire(storage: Storage) -> None:
     with storage._database.write() as connection:
         connection.execute(update(device_tokens).values(expires_at=later(-1.0)))
 
 
-def refused(storage: SqlStorage, devices: DeviceList) -> RefusedDevice:
+def refused(storage: Storage, devices: DeviceList) -> RefusedDevice:
     """The one device that the list refuses, once it does."""
     wait_for(lambda: devices.refresh() == {} and bool(storage.list_refused_devices()))
     (found,) = storage.list_refused_devices()
@@ -85,7 +85,7 @@ def measure(devices: DeviceList) -> Any:
     return result
 
 
-def test_a_device_with_the_right_token_joins_and_measures(storage: SqlStorage, empty: Address, serve: Serve) -> None:
+def test_a_device_with_the_right_token_joins_and_measures(storage: Storage, empty: Address, serve: Serve) -> None:
     token, text = storage.create_device_token("rack", HOUR_S)
     devices = listed(storage, empty)
     with serve(token=text):
@@ -99,7 +99,7 @@ def test_a_device_with_the_right_token_joins_and_measures(storage: SqlStorage, e
 
 
 def test_a_device_without_a_token_is_refused_and_holds_up_nobody(
-    storage: SqlStorage, empty: Address, serve: Serve, caplog: pytest.LogCaptureFixture
+    storage: Storage, empty: Address, serve: Serve, caplog: pytest.LogCaptureFixture
 ) -> None:
     _, text = storage.create_device_token("rack", HOUR_S)
     devices = listed(storage, empty)
@@ -120,7 +120,7 @@ FURTHER = [pytest.param(case, marks=pytest.mark.soak) for case in ("revoked", "o
 
 
 @pytest.mark.parametrize("case", ["expired", "forged", *FURTHER])
-def test_a_wrong_token_is_refused_with_the_reason(storage: SqlStorage, empty: Address, serve: Serve, case: str) -> None:
+def test_a_wrong_token_is_refused_with_the_reason(storage: Storage, empty: Address, serve: Serve, case: str) -> None:
     storage.create_device_token("rack", HOUR_S)
     token, text = storage.create_device_token("rack" if case != "other key" else "edge", HOUR_S)
     says = {
@@ -141,7 +141,7 @@ def test_a_wrong_token_is_refused_with_the_reason(storage: SqlStorage, empty: Ad
     assert storage.list_devices() == ()
 
 
-def test_which_devices_need_a_token_is_a_setting(storage: SqlStorage, empty: Address, serve: Serve) -> None:
+def test_which_devices_need_a_token_is_a_setting(storage: Storage, empty: Address, serve: Serve) -> None:
     with serve():
         free = listed(storage, empty)
         wait_for(lambda: free.refresh() == {"rack": 1})
@@ -162,7 +162,7 @@ def test_which_devices_need_a_token_is_a_setting(storage: SqlStorage, empty: Add
 
 
 def test_an_expired_token_ends_no_device_that_has_joined_but_lets_no_other_join(
-    storage: SqlStorage, empty: Address, serve: Serve
+    storage: Storage, empty: Address, serve: Serve
 ) -> None:
     _, text = storage.create_device_token("rack", HOUR_S)
     devices = listed(storage, empty)
@@ -180,7 +180,7 @@ def test_an_expired_token_ends_no_device_that_has_joined_but_lets_no_other_join(
         assert "has expired at" in refused(storage, devices).reason
 
 
-def test_a_revoked_token_ends_the_devices_that_joined_by_it(storage: SqlStorage, empty: Address, serve: Serve) -> None:
+def test_a_revoked_token_ends_the_devices_that_joined_by_it(storage: Storage, empty: Address, serve: Serve) -> None:
     token, text = storage.create_device_token("rack", HOUR_S)
     devices = listed(storage, empty)
     with serve(token=text):
@@ -208,7 +208,7 @@ def started_again(tracker: Address, directory: Path, port: int) -> Child:
 
 @pytest.mark.soak
 def test_a_device_that_is_restarted_without_its_token_gets_no_session(
-    storage: SqlStorage, empty: Address, tmp_path: Path
+    storage: Storage, empty: Address, tmp_path: Path
 ) -> None:
     _, text = storage.create_device_token("rack", HOUR_S)
     devices = listed(storage, empty)
@@ -224,7 +224,7 @@ def test_a_device_that_is_restarted_without_its_token_gets_no_session(
 
 
 def test_another_server_under_a_devices_key_gets_none_of_its_work(
-    storage: SqlStorage, empty: Address, serve: Serve
+    storage: Storage, empty: Address, serve: Serve
 ) -> None:
     _, text = storage.create_device_token("rack", HOUR_S)
     devices = listed(storage, empty)
@@ -282,7 +282,7 @@ def answers(empty: Address, tmp_path_factory: pytest.TempPathFactory) -> dict[st
         return overheard(empty)
 
 
-def keep(storage: SqlStorage, text: str) -> None:
+def keep(storage: Storage, text: str) -> None:
     """Make a token that is known already."""
     token, _ = storage.create_device_token("rack", HOUR_S)
     changed = {"id": credential_of(text).token_id, "stored_key": stored_key_of(text)}
@@ -300,12 +300,12 @@ def overheard(empty: Address) -> dict[str, str]:
     return answers
 
 
-def relayed(storage: SqlStorage, answers: dict[str, str]) -> tuple[Relay, RefusedDevice]:
+def relayed(storage: Storage, answers: dict[str, str]) -> tuple[Relay, RefusedDevice]:
     relay = Relay(answers)
     return relay, refused(storage, DeviceList(storage, Relayed(relay), every_s=0.0))
 
 
-def test_an_answer_that_was_overheard_is_refused(storage: SqlStorage, answers: dict[str, str]) -> None:
+def test_an_answer_that_was_overheard_is_refused(storage: Storage, answers: dict[str, str]) -> None:
     keep(storage, OVERHEARD)
     relay, found = relayed(storage, answers)
     assert found.reason.startswith("it cannot prove that it has the token dt-0123456789ab")
@@ -314,7 +314,7 @@ def test_an_answer_that_was_overheard_is_refused(storage: SqlStorage, answers: d
 
 
 def test_an_answer_to_the_nonce_of_now_is_not(
-    storage: SqlStorage, answers: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    storage: Storage, answers: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So it is the nonce, and nothing else, that the test above fails by."""
     keep(storage, OVERHEARD)
@@ -323,7 +323,7 @@ def test_an_answer_to_the_nonce_of_now_is_not(
     assert devices.refresh() == {"rack": 1}
 
 
-def test_a_proof_is_of_the_device_that_made_it(storage: SqlStorage, answers: dict[str, str]) -> None:
+def test_a_proof_is_of_the_device_that_made_it(storage: Storage, answers: dict[str, str]) -> None:
     keep(storage, OVERHEARD)
     told = json.loads(answers[JOIN])
     told["claim"]["id"] = "another"
@@ -332,14 +332,14 @@ def test_a_proof_is_of_the_device_that_made_it(storage: SqlStorage, answers: dic
 
 
 @pytest.mark.parametrize("answer", ["", "[]", "{}", "null", '{"claim": {}}', '{"claim": {"x": 1}, "token": 1}', "7"])
-def test_strange_answers_are_refusals(storage: SqlStorage, answers: dict[str, str], answer: str) -> None:
+def test_strange_answers_are_refusals(storage: Storage, answers: dict[str, str], answer: str) -> None:
     keep(storage, OVERHEARD)
     _, found = relayed(storage, {**answers, JOIN: answer})
     assert found.reason.startswith(("its answer about its token cannot be read", "it does not answer for its token"))
 
 
 def test_a_device_of_before_there_were_tokens_is_told_to_be_brought_up_to_date(
-    storage: SqlStorage, answers: dict[str, str]
+    storage: Storage, answers: dict[str, str]
 ) -> None:
     keep(storage, OVERHEARD)
     relay = Relay(answers)
@@ -350,7 +350,7 @@ def test_a_device_of_before_there_were_tokens_is_told_to_be_brought_up_to_date(
 
 # -- what a candidate finds -------------------------------------------------------------------------------------------
 def test_the_token_is_in_no_process_that_candidates_are_forked_from(
-    storage: SqlStorage, empty: Address, serve: Serve
+    storage: Storage, empty: Address, serve: Serve
 ) -> None:
     _, text = storage.create_device_token("rack", HOUR_S)
     with serve(token=text) as device:

@@ -25,7 +25,7 @@ from tuner.program.target import native
 from tuner.program.target.calibration import VERSION, Calibration
 from tuner.program.target.rates import TYPICAL, Rates
 from tuner.storage import JobState
-from tuner.storage.sql import SqlStorage, open_storage
+from tuner.storage.sql import Storage, open_storage
 from worker.devices.calibrations import AGAIN_S, Calibrations, Candidate, candidates_of
 from worker.devices.registry import DeviceList
 from worker.jobs.runner import JobRunner
@@ -46,7 +46,7 @@ def task_on(threads: int = 1) -> SearchTask:
 class Rig:
     """Devices ``a`` and ``b`` of one key, and what calibrates them."""
 
-    storage: SqlStorage
+    storage: Storage
     busy: set[str] = field(default_factory=set)
     made: list[str] = field(default_factory=list)
     closed: list[str] = field(default_factory=list)

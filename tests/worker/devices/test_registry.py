@@ -19,7 +19,7 @@ from tuner.measure.rpc_names import device_key
 from tuner.measure.runners.rpc import RpcRunner
 from tuner.program.target import native
 from tuner.storage import QUARANTINE_AFTER, SpeedState
-from tuner.storage.sql import SqlStorage, open_storage
+from tuner.storage.sql import Storage, open_storage
 from worker.device_server import start_device
 from worker.devices.registry import DeviceList
 from worker.devices.speeds import RECENT
@@ -29,13 +29,13 @@ OWN_KEY = device_key("local", "here")
 
 
 @pytest.fixture
-def storage(sqlite_url: str) -> Iterator[SqlStorage]:
+def storage(sqlite_url: str) -> Iterator[Storage]:
     opened = open_storage(sqlite_url)
     yield opened
     opened.close()
 
 
-def test_devices_register_with_what_they_say_of_themselves(storage: SqlStorage, tracker: tuple[str, int]) -> None:
+def test_devices_register_with_what_they_say_of_themselves(storage: Storage, tracker: tuple[str, int]) -> None:
     devices = DeviceList(storage, Tracker(*tracker), every_s=0.0)
     wait_for(lambda: devices.refresh() == {"local": 1})
     (device,) = storage.list_devices()
@@ -45,13 +45,13 @@ def test_devices_register_with_what_they_say_of_themselves(storage: SqlStorage, 
     assert storage.list_devices()[0].seen_at >= device.seen_at
 
 
-def test_keys_restrict_what_is_registered(storage: SqlStorage, tracker: tuple[str, int]) -> None:
+def test_keys_restrict_what_is_registered(storage: Storage, tracker: tuple[str, int]) -> None:
     assert DeviceList(storage, Tracker(*tracker), keys=("other",)).refresh() == {}
     assert storage.list_devices() == ()
 
 
 def test_a_device_comes_and_goes_and_a_busy_one_stays(
-    storage: SqlStorage, tracker: tuple[str, int], tmp_path: Path
+    storage: Storage, tracker: tuple[str, int], tmp_path: Path
 ) -> None:
     client = Tracker(*tracker)
     devices = DeviceList(storage, client, every_s=0.0)
@@ -78,7 +78,7 @@ def test_devices_come_back_to_a_tracker_that_was_killed(tmp_path: Path) -> None:
 
 
 def test_a_throttled_device_should_rest_and_stays_in_the_count(
-    storage: SqlStorage, tracker: tuple[str, int], tmp_path: Path
+    storage: Storage, tracker: tuple[str, int], tmp_path: Path
 ) -> None:
     devices = DeviceList(storage, Tracker(*tracker), every_s=0.0)
     with start_device(tracker, "local", device_id="there", data_dir=tmp_path):
@@ -109,7 +109,7 @@ def stranger(tmp_path: Path) -> Iterator[tuple[str, int]]:
 
 
 def test_a_foreign_server_under_a_key_is_no_device(
-    storage: SqlStorage, stranger: tuple[str, int], caplog: pytest.LogCaptureFixture
+    storage: Storage, stranger: tuple[str, int], caplog: pytest.LogCaptureFixture
 ) -> None:
     devices = DeviceList(storage, Tracker(*stranger), every_s=0.0)
     for _ in range(2):
@@ -126,7 +126,7 @@ def test_a_foreign_server_is_a_lost_device_to_a_search(stranger: tuple[str, int]
 
 @pytest.mark.parametrize("answer", ["", "[]", "{}", "null", '{"target": {}}', '{"target": 5, "id": 1}'])
 def test_strange_answers_register_nothing(
-    storage: SqlStorage, answer: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    storage: Storage, answer: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("worker.devices.registry.within", lambda seconds, call: answer)
     devices = DeviceList(storage, OneDevice(), every_s=0.0)  # type: ignore[arg-type]
@@ -147,7 +147,7 @@ class OneDevice:
         return Connected(None, ("127.0.0.1", 9))
 
 
-def test_a_device_that_fails_again_and_again_gets_no_more_work(storage: SqlStorage, tracker: tuple[str, int]) -> None:
+def test_a_device_that_fails_again_and_again_gets_no_more_work(storage: Storage, tracker: tuple[str, int]) -> None:
     devices = DeviceList(storage, Tracker(*tracker), every_s=0.0)
     wait_for(lambda: devices.refresh() == {"local": 1})
     ((address, known),) = devices.present("local").items()
@@ -168,7 +168,7 @@ def test_a_device_that_fails_again_and_again_gets_no_more_work(storage: SqlStora
 
 
 def test_a_device_that_is_registered_as_another_is_none(
-    storage: SqlStorage, tracker: tuple[str, int], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    storage: Storage, tracker: tuple[str, int], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("worker.devices.registry.device_key", lambda key, device_id: f"{key}@another")
     devices = DeviceList(storage, Tracker(*tracker), every_s=0.0)

@@ -12,7 +12,7 @@ from tests.contract.samples import expire, job_spec, leased
 from tests.measuring import wait_for
 from tuner.measure import BuilderLost
 from tuner.storage import JobState, Lease
-from tuner.storage.sql import SqlStorage, open_storage
+from tuner.storage.sql import Storage, open_storage
 from tuner.storage.sql.migrate import head
 from worker.jobs.lease_loop import LeaseLoop
 
@@ -24,7 +24,7 @@ class NoList:
         return {"local": 1}
 
 
-def set_revision(storage: SqlStorage, revision: str) -> None:
+def set_revision(storage: Storage, revision: str) -> None:
     with storage._database.write() as connection:
         connection.execute(text("UPDATE alembic_version SET version_num = :revision"), {"revision": revision})
 

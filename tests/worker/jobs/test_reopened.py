@@ -14,7 +14,7 @@ from tuner.measure import DeviceLost, Runner
 from tuner.measure.runners.simulated import Fleet
 from tuner.program.job.jobspec import parse_job
 from tuner.storage import JobState
-from tuner.storage.sql import SqlStorage, open_storage
+from tuner.storage.sql import Storage, open_storage
 from worker.jobs import open_searches
 from worker.jobs.runner import JobRunner
 
@@ -22,7 +22,7 @@ TRIALS = 64
 
 
 @pytest.fixture
-def storage(sqlite_url: str) -> Iterator[SqlStorage]:
+def storage(sqlite_url: str) -> Iterator[Storage]:
     opened = open_storage(sqlite_url)
     yield opened
     opened.close()
@@ -47,7 +47,7 @@ class Losing(SimulatedTools):
         return runner
 
 
-def run(storage: SqlStorage, spec: dict[str, Any], losses: list[str]) -> str:
+def run(storage: Storage, spec: dict[str, Any], losses: list[str]) -> str:
     job_id = storage.create_job(parse_job(spec))[0].id
     lease = storage.lease_job("w", 60.0)
     assert lease is not None
@@ -55,7 +55,7 @@ def run(storage: SqlStorage, spec: dict[str, Any], losses: list[str]) -> str:
     return job_id
 
 
-def check(storage: SqlStorage, job_id: str, budget: int) -> None:
+def check(storage: Storage, job_id: str, budget: int) -> None:
     """Each library is of kernels that were timed, and the summary counts what was recorded."""
     job, rows = storage.get_job(job_id), storage.search_tasks(job_id)
     summaries = job.summary.get("tasks", {"0": job.summary})
@@ -66,13 +66,13 @@ def check(storage: SqlStorage, job_id: str, budget: int) -> None:
         assert summary["library_objective_s"] is not None
 
 
-def test_a_device_lost_over_the_verification_costs_nothing_that_was_measured(storage: SqlStorage) -> None:
+def test_a_device_lost_over_the_verification_costs_nothing_that_was_measured(storage: Storage) -> None:
     job_id = run(storage, {**JOB, "budget": {"trials": TRIALS}}, losses=["gone"])
     check(storage, job_id, TRIALS)
 
 
 def test_searches_that_had_no_room_end_with_what_they_measured(
-    storage: SqlStorage, monkeypatch: pytest.MonkeyPatch
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(open_searches, "MAX_LIVE", 1)
     plain = {name: value for name, value in JOB.items() if name != "workload"}

@@ -28,7 +28,7 @@ from tuner.search.summary import SearchSummary, Stage
 from tuner.search.tuning import Cancelled, Finishing, Tuned
 from tuner.storage import MAX_ATTEMPTS, Comparison, JobState, Lease, LeaseLost, NewEvent, NotFound, StorageUnavailable
 from tuner.storage.jsonl import SharedRecord
-from tuner.storage.sql import SqlStorage, attempts, open_storage
+from tuner.storage.sql import Storage, open_storage, queue
 from worker.jobs.heartbeat import Heartbeat
 from worker.jobs.leased_job import LeasedJob
 from worker.jobs.retry import Retry
@@ -41,13 +41,13 @@ SPACE = space_of(job_spec().tasks[0])
 
 
 @pytest.fixture
-def storage(sqlite_url: str) -> Iterator[SqlStorage]:
+def storage(sqlite_url: str) -> Iterator[Storage]:
     opened = open_storage(sqlite_url)
     yield opened
     opened.close()
 
 
-def lease_of(storage: SqlStorage, spec: Any = None) -> Lease:
+def lease_of(storage: Storage, spec: Any = None) -> Lease:
     storage.create_job(spec or job_spec())
     lease = storage.lease_job("w1", LEASE_S)
     assert lease is not None
@@ -67,7 +67,7 @@ def until_stopped(should_stop: Callable[[], bool], limit_s: float = 10.0) -> Non
     raise Cancelled
 
 
-def test_a_search_that_ends_leaves_a_library_and_a_completed_job(storage: SqlStorage) -> None:
+def test_a_search_that_ends_leaves_a_library_and_a_completed_job(storage: Storage) -> None:
     def search(task: Any, *, recorder: Any, **_: Any) -> Tuned:
         recorder.record(results(3), [NewEvent("trials", {"count": 3})], 1.5, SearchSummary(trials=3))
         return tuned(3)
@@ -82,7 +82,7 @@ def test_a_search_that_ends_leaves_a_library_and_a_completed_job(storage: SqlSto
     assert storage.latest_artifact(row.workload_key, job_id=job.id).digest == "d" * 64
 
 
-def test_a_task_that_is_done_is_not_searched_again(storage: SqlStorage) -> None:
+def test_a_task_that_is_done_is_not_searched_again(storage: Storage) -> None:
     lease = lease_of(storage, many_tasks())
     first = lease.tasks[0]
     storage.save_library(lease, first.id, {"library.so": b"x"}, {"digest": "e" * 64}, {})
@@ -99,7 +99,7 @@ def test_a_task_that_is_done_is_not_searched_again(storage: SqlStorage) -> None:
     assert searched == [row.workload_key for row in lease.tasks[1:]]
 
 
-def test_a_search_goes_on_from_its_records(storage: SqlStorage) -> None:
+def test_a_search_goes_on_from_its_records(storage: Storage) -> None:
     lease = lease_of(storage)
     storage.append_results(lease, lease.tasks[0].id, results(4), spent_s=7.0)
     storage.release_job(lease)
@@ -115,7 +115,7 @@ def test_a_search_goes_on_from_its_records(storage: SqlStorage) -> None:
     assert seen == {"past": 4, "spent_s": 7.0}
 
 
-def test_baselines_are_kept_and_not_measured_again_by_whoever_goes_on(storage: SqlStorage) -> None:
+def test_baselines_are_kept_and_not_measured_again_by_whoever_goes_on(storage: Storage) -> None:
     result = Baselines(roof=Roof(1e11, 1e10))
     known: list[Baselines] = []
 
@@ -141,7 +141,7 @@ def shared_record() -> SharedRecord:
     return SharedRecord(task.workload.canonical, task.known_target, TuningRecord(*place, result, job_id="elsewhere"))
 
 
-def knowledge_of(storage: SqlStorage, spec: Any, **fields: Any) -> Knowledge:
+def knowledge_of(storage: Storage, spec: Any, **fields: Any) -> Knowledge:
     """What the search of a new job is given."""
     seen: list[Knowledge] = []
 
@@ -156,7 +156,7 @@ def knowledge_of(storage: SqlStorage, spec: Any, **fields: Any) -> Knowledge:
     return result
 
 
-def test_a_search_is_given_what_other_jobs_measured_and_not_its_own(storage: SqlStorage) -> None:
+def test_a_search_is_given_what_other_jobs_measured_and_not_its_own(storage: Storage) -> None:
     elsewhere = lease_of(storage, job_spec(k=128))
     storage.append_results(elsewhere, elsewhere.tasks[0].id, results(5))
     before = lease_of(storage, job_spec(name="another name", instances=[{"T": 5}]))
@@ -169,14 +169,14 @@ def test_a_search_is_given_what_other_jobs_measured_and_not_its_own(storage: Sql
     assert result.related == ()
 
 
-def test_a_job_of_no_trials_is_given_nothing(storage: SqlStorage) -> None:
+def test_a_job_of_no_trials_is_given_nothing(storage: Storage) -> None:
     before = lease_of(storage)
     storage.append_results(before, before.tasks[0].id, results(4))
     assert knowledge_of(storage, job_spec(budget={"trials": 0}), shared=[shared_record()]) == NOTHING
     assert len(knowledge_of(storage, job_spec(), shared=[shared_record()]).records) == 5 + 3
 
 
-def test_records_of_related_targets_and_of_a_file_are_given_too(storage: SqlStorage) -> None:
+def test_records_of_related_targets_and_of_a_file_are_given_too(storage: Storage) -> None:
     wide = {"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 64}
     other = {"kind": "llvm", "mcpu": "x86-64-v4", "num-cores": 2}
     for target in (wide, other):
@@ -187,7 +187,7 @@ def test_records_of_related_targets_and_of_a_file_are_given_too(storage: SqlStor
     assert [record.provenance for record in result.records] == ["shared"]
 
 
-def test_a_search_that_is_cancelled_may_leave_a_library_and_can_be_resumed(storage: SqlStorage) -> None:
+def test_a_search_that_is_cancelled_may_leave_a_library_and_can_be_resumed(storage: Storage) -> None:
     lease = lease_of(storage)
 
     def search(task: Any, *, should_stop: Any, should_finish: Any, recorder: Any, **_: Any) -> Tuned:
@@ -215,7 +215,7 @@ def test_a_search_that_is_cancelled_may_leave_a_library_and_can_be_resumed(stora
     assert storage.get_job(lease.job.id).summary["trials"] == 5
 
 
-def test_a_search_that_is_cancelled_too_early_leaves_none(storage: SqlStorage) -> None:
+def test_a_search_that_is_cancelled_too_early_leaves_none(storage: Storage) -> None:
     lease = lease_of(storage)
 
     def search(task: Any, *, should_finish: Any, **_: Any) -> Tuned:
@@ -248,7 +248,7 @@ class Served(Tools):
         return self.fake
 
 
-def test_the_new_library_is_compared_with_the_one_that_is_served(storage: SqlStorage) -> None:
+def test_the_new_library_is_compared_with_the_one_that_is_served(storage: Storage) -> None:
     given: list[Comparison | None] = []
     save = storage.save_library
 
@@ -286,7 +286,7 @@ def test_the_new_library_is_compared_with_the_one_that_is_served(storage: SqlSto
     ids=["in time", "takes too long", "no time is left"],
 )
 def test_what_a_comparison_takes_counts_and_is_bounded(
-    storage: SqlStorage, run_s: float, spent_s: float, most_s: float, is_compared: bool
+    storage: Storage, run_s: float, spent_s: float, most_s: float, is_compared: bool
 ) -> None:
     """It is a phase of its own, and a part of the seconds that the task and the job took. The synthetic device ends a
     trial before it looks whether it is interrupted."""
@@ -324,7 +324,7 @@ def test_what_a_comparison_takes_counts_and_is_bounded(
     assert (library.comparison is not None) == is_compared
 
 
-def test_a_device_that_is_lost_in_the_comparison_costs_the_job_nothing_else(storage: SqlStorage) -> None:
+def test_a_device_that_is_lost_in_the_comparison_costs_the_job_nothing_else(storage: Storage) -> None:
     tools = Served()
     tools.fake.run = lost  # type: ignore[method-assign]
     for number in (1, 2):
@@ -341,7 +341,7 @@ def lost(task: Any, requests: Any, interrupted: Any = None) -> Any:
     raise DeviceLost("gone")
 
 
-def test_a_worker_that_is_told_to_stop_gives_the_job_back(storage: SqlStorage) -> None:
+def test_a_worker_that_is_told_to_stop_gives_the_job_back(storage: Storage) -> None:
     lease = lease_of(storage)
     stop = threading.Event()
 
@@ -354,7 +354,7 @@ def test_a_worker_that_is_told_to_stop_gives_the_job_back(storage: SqlStorage) -
     assert storage.get_job(lease.job.id).state is JobState.WAITING
 
 
-def test_an_error_while_stopping_gives_the_job_back(storage: SqlStorage, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_error_while_stopping_gives_the_job_back(storage: Storage, caplog: pytest.LogCaptureFixture) -> None:
     lease = lease_of(storage)
     stop = threading.Event()
 
@@ -367,7 +367,7 @@ def test_an_error_while_stopping_gives_the_job_back(storage: SqlStorage, caplog:
     assert [record for record in caplog.records if record.exc_info] == []
 
 
-def test_a_worker_that_lost_its_lease_stops_and_writes_nothing(storage: SqlStorage) -> None:
+def test_a_worker_that_lost_its_lease_stops_and_writes_nothing(storage: Storage) -> None:
     storage.create_job(job_spec())
     lease = storage.lease_job("w1", 0.01)
     assert lease is not None
@@ -394,7 +394,7 @@ def test_a_worker_that_lost_its_lease_stops_and_writes_nothing(storage: SqlStora
         (ZeroDivisionError("division by zero"), "ZeroDivisionError: division by zero"),
     ],
 )
-def test_a_search_that_fails_ends_the_job_with_its_reason(storage: SqlStorage, error: Exception, says: str) -> None:
+def test_a_search_that_fails_ends_the_job_with_its_reason(storage: Storage, error: Exception, says: str) -> None:
     def search(task: Any, **_: Any) -> Tuned:
         raise error
 
@@ -404,7 +404,7 @@ def test_a_search_that_fails_ends_the_job_with_its_reason(storage: SqlStorage, e
 
 
 @pytest.mark.parametrize("loss", [DeviceLost("no device 'local'"), BuilderLost("Ray died")])
-def test_a_lost_device_or_builder_is_tried_again(storage: SqlStorage, loss: Exception) -> None:
+def test_a_lost_device_or_builder_is_tried_again(storage: Storage, loss: Exception) -> None:
     attempts: list[int] = []
 
     def search(task: Any, *, recorder: Any, past: Any, **_: Any) -> Tuned:
@@ -423,9 +423,9 @@ def test_a_lost_device_or_builder_is_tried_again(storage: SqlStorage, loss: Exce
 
 
 def test_a_device_that_stays_away_fails_the_job_after_several_attempts(
-    storage: SqlStorage, monkeypatch: pytest.MonkeyPatch
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attempts, "FIRST_WAIT_S", 0.001)
+    monkeypatch.setattr(queue, "FIRST_WAIT_S", 0.001)
 
     def search(task: Any, **_: Any) -> Tuned:
         raise DeviceLost("no device 'local' from tracker 127.0.0.1:1")
@@ -440,7 +440,7 @@ def test_a_device_that_stays_away_fails_the_job_after_several_attempts(
     assert "no device 'local'" in storage.get_job(lease.job.id).error
 
 
-def wait_for_lease(storage: SqlStorage) -> Lease:
+def wait_for_lease(storage: Storage) -> Lease:
     given: list[Lease] = []
 
     def is_given() -> bool:
@@ -455,7 +455,7 @@ def wait_for_lease(storage: SqlStorage) -> Lease:
 class Flaky:
     """A storage that is away for the first ``outage`` calls of each name in ``names``."""
 
-    def __init__(self, storage: SqlStorage, outage: int, *names: str) -> None:
+    def __init__(self, storage: Storage, outage: int, *names: str) -> None:
         self._storage = storage
         self._left = dict.fromkeys(names, outage)
 
@@ -470,7 +470,7 @@ class Flaky:
         return getattr(self._storage, name)
 
 
-def test_an_outage_loses_nothing(storage: SqlStorage) -> None:
+def test_an_outage_loses_nothing(storage: Storage) -> None:
     def search(task: Any, *, recorder: Any, **_: Any) -> Tuned:
         recorder.record(results(3), [], 1.0, SearchSummary())
         return tuned()
@@ -482,7 +482,7 @@ def test_an_outage_loses_nothing(storage: SqlStorage) -> None:
     assert storage.get_job(lease.job.id).trials == 3
 
 
-def test_an_outage_beyond_the_retries_leaves_the_job_to_others(storage: SqlStorage) -> None:
+def test_an_outage_beyond_the_retries_leaves_the_job_to_others(storage: Storage) -> None:
     def search(task: Any, *, recorder: Any, **_: Any) -> Tuned:
         recorder.record(results(3), [], 1.0, SearchSummary())
         return tuned()
@@ -493,7 +493,7 @@ def test_an_outage_beyond_the_retries_leaves_the_job_to_others(storage: SqlStora
     assert storage.get_job(lease.job.id).state is JobState.RUNNING
 
 
-def test_heartbeats_keep_a_lease_past_its_first_time(storage: SqlStorage) -> None:
+def test_heartbeats_keep_a_lease_past_its_first_time(storage: Storage) -> None:
     storage.create_job(job_spec())
     lease = storage.lease_job("w1", 0.6)
     assert lease is not None

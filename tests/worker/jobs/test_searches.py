@@ -11,19 +11,19 @@ from tests.worker.budget.curves import Bed, CurveSearch, falling, flat, leased, 
 from tests.worker.jobs.scripted import Tools
 from tuner.measure import DeviceLost
 from tuner.storage import JobState, Lease, NotFound
-from tuner.storage.sql import SqlStorage, open_storage
+from tuner.storage.sql import Storage, open_storage
 from worker.jobs import open_searches
 from worker.jobs.runner import JobRunner
 
 
 @pytest.fixture
-def storage(sqlite_url: str) -> Iterator[SqlStorage]:
+def storage(sqlite_url: str) -> Iterator[Storage]:
     opened = open_storage(sqlite_url)
     yield opened
     opened.close()
 
 
-def test_what_occurs_most_has_most_of_the_budget_and_nobody_is_starved(storage: SqlStorage) -> None:
+def test_what_occurs_most_has_most_of_the_budget_and_nobody_is_starved(storage: Storage) -> None:
     lease, bed = leased(storage), Bed([flat] * 3)
     assert run(storage, bed, lease) is JobState.COMPLETED
     first, frequent, last = trials_of(storage, lease)
@@ -34,28 +34,28 @@ def test_what_occurs_most_has_most_of_the_budget_and_nobody_is_starved(storage: 
     assert all(row.done for row in storage.search_tasks(lease.job.id))
 
 
-def test_a_search_that_still_gains_goes_on_before_one_that_does_not(storage: SqlStorage) -> None:
+def test_a_search_that_still_gains_goes_on_before_one_that_does_not(storage: Storage) -> None:
     lease, bed = leased(storage, (1, 1, 1)), Bed([flat, flat, falling])
     assert run(storage, bed, lease) is JobState.COMPLETED
     trials = trials_of(storage, lease)
     assert trials[2] > max(trials[:2])
 
 
-def test_each_search_is_kept_between_its_pieces(storage: SqlStorage) -> None:
+def test_each_search_is_kept_between_its_pieces(storage: Storage) -> None:
     lease, bed = leased(storage), Bed([flat] * 3)
     run(storage, bed, lease)
     assert sorted(bed.opened) == [0, 1, 2]
     assert len(bed.explored) > 3
 
 
-def test_none_is_closed_while_there_is_room(storage: SqlStorage) -> None:
+def test_none_is_closed_while_there_is_room(storage: Storage) -> None:
     lease, bed = leased(storage, (1,) * 12, trials=12 * 16 + 64), Bed([flat] * 12)
     assert run(storage, bed, lease) is JobState.COMPLETED
     assert sorted(bed.opened) == list(range(12))
 
 
 def test_only_so_many_are_kept_and_the_others_go_on_from_their_records(
-    storage: SqlStorage, monkeypatch: pytest.MonkeyPatch
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(open_searches, "MAX_LIVE", 1)
     lease, bed = leased(storage), Bed([flat] * 3)
@@ -67,14 +67,14 @@ def test_only_so_many_are_kept_and_the_others_go_on_from_their_records(
     assert sum(trials_of(storage, lease)) == 192
 
 
-def test_what_one_leaves_that_nothing_helps_goes_to_the_others(storage: SqlStorage) -> None:
+def test_what_one_leaves_that_nothing_helps_goes_to_the_others(storage: Storage) -> None:
     lease, bed = leased(storage, (1, 1, 1)), Bed([flat] * 3, most={0: 20})
     assert run(storage, bed, lease) is JobState.COMPLETED
     first, *others = trials_of(storage, lease)
     assert (first, sum(others)) == (20, 172)
 
 
-def test_a_lost_device_costs_nothing_that_was_recorded(storage: SqlStorage) -> None:
+def test_a_lost_device_costs_nothing_that_was_recorded(storage: Storage) -> None:
     lease, bed = leased(storage), Bed([flat] * 3)
 
     def lose(search: CurveSearch) -> None:
@@ -87,7 +87,7 @@ def test_a_lost_device_costs_nothing_that_was_recorded(storage: SqlStorage) -> N
     assert said_of(storage, lease) == ["gone; retrying (1 of 2)"]
 
 
-def test_another_worker_goes_on_with_the_same_shares(storage: SqlStorage) -> None:
+def test_another_worker_goes_on_with_the_same_shares(storage: Storage) -> None:
     lease, bed = leased(storage), Bed([flat] * 3)
 
     def die(search: CurveSearch) -> None:
@@ -107,7 +107,7 @@ def test_another_worker_goes_on_with_the_same_shares(storage: SqlStorage) -> Non
     assert min(trials_of(storage, lease)) >= 32
 
 
-def test_a_cancelled_job_leaves_a_library_of_each_search_that_has_begun(storage: SqlStorage) -> None:
+def test_a_cancelled_job_leaves_a_library_of_each_search_that_has_begun(storage: Storage) -> None:
     lease, bed = leased(storage), Bed([flat] * 3)
 
     def cancel(search: CurveSearch) -> None:
@@ -127,7 +127,7 @@ def test_a_cancelled_job_leaves_a_library_of_each_search_that_has_begun(storage:
 
 
 def test_a_device_lost_over_one_library_of_a_cancelled_job_costs_no_other(
-    storage: SqlStorage, monkeypatch: pytest.MonkeyPatch
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Those that are no longer in memory have a library, too.
     monkeypatch.setattr(open_searches, "MAX_LIVE", 1)
@@ -149,7 +149,7 @@ def test_a_device_lost_over_one_library_of_a_cancelled_job_costs_no_other(
         storage.latest_artifact(rows[1].workload_key)
 
 
-def test_what_there_is_no_budget_for_is_not_searched_and_the_job_says_so(storage: SqlStorage) -> None:
+def test_what_there_is_no_budget_for_is_not_searched_and_the_job_says_so(storage: Storage) -> None:
     lease, bed = leased(storage, (1, 9, 4), trials=32), Bed([flat] * 3)
     assert run(storage, bed, lease) is JobState.COMPLETED
     assert trials_of(storage, lease) == [0, 16, 16]
@@ -157,11 +157,11 @@ def test_what_there_is_no_budget_for_is_not_searched_and_the_job_says_so(storage
     assert said_of(storage, lease) == ["3 workloads in 32 trials: 1 will not be searched; 192 trials recommended"]
 
 
-def said_of(storage: SqlStorage, lease: Lease) -> list[str]:
+def said_of(storage: Storage, lease: Lease) -> list[str]:
     return [event.data["message"] for event in storage.list_events(lease.job.id) if event.kind == "log"]
 
 
-def test_a_job_of_no_trials_has_the_library_of_theory_for_each(storage: SqlStorage) -> None:
+def test_a_job_of_no_trials_has_the_library_of_theory_for_each(storage: Storage) -> None:
     lease, bed = leased(storage, trials=0), Bed([flat] * 3)
     assert run(storage, bed, lease) is JobState.COMPLETED
     assert trials_of(storage, lease) == [0, 0, 0]

@@ -9,8 +9,8 @@ import pytest
 from tests.searched import searched
 from tests.serving import register_local
 from tuner.program.job.range_text import Ranges
-from tuner.storage import Job, JobState, LibraryQuery, Storage
-from tuner.storage.sql import open_storage
+from tuner.storage import Job, JobState, LibraryQuery
+from tuner.storage.sql import Storage, open_storage
 
 
 @pytest.fixture

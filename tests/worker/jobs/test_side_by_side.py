@@ -23,7 +23,7 @@ from tuner.program.job.jobspec import Budget, parse_job
 from tuner.search.summary import EndedBy, JobSummary, SearchSummary, Stage
 from tuner.search.tuning import Cancelled, Tuned
 from tuner.storage import JobState, LeaseLost, NotFound, StorageUnavailable
-from tuner.storage.sql import SqlStorage, open_storage
+from tuner.storage.sql import Storage, open_storage
 from worker.jobs import open_searches, searches
 from worker.jobs import runner as job_runner
 from worker.jobs.heartbeat import Heartbeat
@@ -36,7 +36,7 @@ WAIT_S = 60.0
 
 
 @pytest.fixture
-def storage(sqlite_url: str) -> Iterator[SqlStorage]:
+def storage(sqlite_url: str) -> Iterator[Storage]:
     opened = open_storage(sqlite_url)
     yield opened
     opened.close()
@@ -54,7 +54,7 @@ def together(bed: Bed, lanes: int) -> None:
 
 
 @pytest.mark.parametrize("devices", [2, 3, 8])
-def test_as_many_are_explored_at_once_as_there_are_devices_and_tasks(storage: SqlStorage, devices: int) -> None:
+def test_as_many_are_explored_at_once_as_there_are_devices_and_tasks(storage: Storage, devices: int) -> None:
     lease, bed = leased(storage), Bed([flat] * 3)
     together(bed, min(3, devices))
     assert run(storage, bed, lease, devices) is JobState.COMPLETED
@@ -66,14 +66,14 @@ def test_as_many_are_explored_at_once_as_there_are_devices_and_tasks(storage: Sq
     assert all(row.done for row in storage.search_tasks(lease.job.id))
 
 
-def test_on_one_device_there_is_one_at_a_time(storage: SqlStorage) -> None:
+def test_on_one_device_there_is_one_at_a_time(storage: Storage) -> None:
     lease, bed = leased(storage), Bed([flat] * 3)
     assert run(storage, bed, lease, devices=1) is JobState.COMPLETED
     assert bed.at_once == 1
     assert "wall_s" not in storage.get_job(lease.job.id).summary
 
 
-def test_there_are_no_more_lanes_than_are_allowed(storage: SqlStorage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_there_are_no_more_lanes_than_are_allowed(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(searches, "MAX_LANES", 2)
     lease, bed = leased(storage, (1, 1, 1, 1)), Bed([flat] * 4)
     together(bed, 2)
@@ -81,7 +81,7 @@ def test_there_are_no_more_lanes_than_are_allowed(storage: SqlStorage, monkeypat
     assert bed.at_once == 2
 
 
-def test_trials_go_by_gain_and_not_by_speed(storage: SqlStorage) -> None:
+def test_trials_go_by_gain_and_not_by_speed(storage: Storage) -> None:
     lease, bed = leased(storage, (1, 12, 1)), Bed([flat] * 3)
 
     def linger(search: CurveSearch) -> None:
@@ -93,7 +93,7 @@ def test_trials_go_by_gain_and_not_by_speed(storage: SqlStorage) -> None:
     assert trials_of(storage, lease) == [32, 128, 32]
 
 
-def test_a_search_that_is_running_stays_in_memory(storage: SqlStorage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_that_is_running_stays_in_memory(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(open_searches, "MAX_LIVE", 2)
     lease, bed = leased(storage, (1,) * 5, trials=400), Bed([flat] * 5)
     most: list[int] = []
@@ -109,7 +109,7 @@ def test_a_search_that_is_running_stays_in_memory(storage: SqlStorage, monkeypat
     assert sum(trials_of(storage, lease)) == 400
 
 
-def test_the_summary_is_of_all_tasks(storage: SqlStorage) -> None:
+def test_the_summary_is_of_all_tasks(storage: Storage) -> None:
     lease, bed = leased(storage), Bed([flat] * 3)
     together(bed, 3)
     run(storage, bed, lease, devices=3)
@@ -144,7 +144,7 @@ def one_raises(bed: Bed, error: BaseException) -> list[int]:
 
 @pytest.mark.parametrize("loss", [DeviceLost("gone"), BuilderLost("gone")])
 def test_a_loss_in_one_lane_stops_the_others_and_costs_nothing_that_was_recorded(
-    storage: SqlStorage, loss: Exception
+    storage: Storage, loss: Exception
 ) -> None:
     lease, bed = leased(storage), Bed([flat] * 3)
     stopped = one_raises(bed, loss)
@@ -164,7 +164,7 @@ def test_a_loss_in_one_lane_stops_the_others_and_costs_nothing_that_was_recorded
     ],
 )
 def test_what_one_lane_raises_ends_the_job_as_it_does_on_one(
-    storage: SqlStorage, error: Exception, state: JobState | None, left: JobState
+    storage: Storage, error: Exception, state: JobState | None, left: JobState
 ) -> None:
     lease, bed = leased(storage), Bed([flat] * 3)
     stopped = one_raises(bed, error)
@@ -173,7 +173,7 @@ def test_what_one_lane_raises_ends_the_job_as_it_does_on_one(
     assert storage.get_job(lease.job.id).state is left
 
 
-def test_all_lanes_together_wait_no_longer_for_the_database_than_one_does(storage: SqlStorage) -> None:
+def test_all_lanes_together_wait_no_longer_for_the_database_than_one_does(storage: Storage) -> None:
     lease, clock, calls = leased(storage), FakeClock(), []
 
     def sleep(seconds: float) -> None:
@@ -191,7 +191,7 @@ def test_all_lanes_together_wait_no_longer_for_the_database_than_one_does(storag
     assert calls == [1000.0, 1001.0, 1003.0, 1007.0, 1007.0, 1007.0]
 
 
-def test_losses_in_several_lanes_at_once_are_one(storage: SqlStorage) -> None:
+def test_losses_in_several_lanes_at_once_are_one(storage: Storage) -> None:
     lease, bed = leased(storage, trials=0), Bed([flat] * 3)
     both = threading.Barrier(3)
     raised: list[int] = []
@@ -208,7 +208,7 @@ def test_losses_in_several_lanes_at_once_are_one(storage: SqlStorage) -> None:
     assert said == ["gone; retrying (1 of 2)"]
 
 
-def test_a_cancelled_job_leaves_a_library_of_each_search_that_was_running(storage: SqlStorage) -> None:
+def test_a_cancelled_job_leaves_a_library_of_each_search_that_was_running(storage: Storage) -> None:
     lease, bed = leased(storage), Bed([flat] * 3)
     both = threading.Barrier(2)
 
@@ -228,7 +228,7 @@ def test_a_cancelled_job_leaves_a_library_of_each_search_that_was_running(storag
         storage.latest_artifact(rows[2].workload_key)
 
 
-def test_a_device_that_is_lost_while_the_job_is_cancelled_costs_no_library(storage: SqlStorage) -> None:
+def test_a_device_that_is_lost_while_the_job_is_cancelled_costs_no_library(storage: Storage) -> None:
     lease, bed = leased(storage), Bed([flat] * 3)
     both = threading.Barrier(2)
 
@@ -245,7 +245,7 @@ def test_a_device_that_is_lost_while_the_job_is_cancelled_costs_no_library(stora
     assert sorted(bed.finished) == [0, 1]
 
 
-def test_a_worker_that_is_told_to_stop_gives_the_job_back(storage: SqlStorage) -> None:
+def test_a_worker_that_is_told_to_stop_gives_the_job_back(storage: Storage) -> None:
     lease, bed, stop = leased(storage), Bed([flat] * 3), threading.Event()
     both = threading.Barrier(2)
 
@@ -320,7 +320,7 @@ class TimedBed:
 
 
 def test_seconds_are_of_each_lane_and_another_worker_knows_what_the_job_took(
-    storage: SqlStorage, monkeypatch: pytest.MonkeyPatch
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = FakeClock()
     monkeypatch.setattr(job_runner, "JobSearches", partial(JobSearches, clock=clock))
@@ -341,7 +341,7 @@ def test_seconds_are_of_each_lane_and_another_worker_knows_what_the_job_took(
 
 
 # -- real searches ----------------------------------------------------------------------------------------------------
-def test_real_searches_on_a_fleet_end_with_libraries_of_what_they_measured(storage: SqlStorage) -> None:
+def test_real_searches_on_a_fleet_end_with_libraries_of_what_they_measured(storage: Storage) -> None:
     fleet, trials = Fleet(4), 150
     plain = {name: value for name, value in JOB.items() if name != "workload"}
     workloads = [{"op": "dense", "args": {"m": "16*T", "n": 256, "k": 64 * (number + 1)}} for number in range(3)]

@@ -14,13 +14,13 @@ from tuner.measure.runners.simulated import ANCHOR_S, Faults, Fleet
 from tuner.program.job.jobspec import parse_job
 from tuner.program.target import native
 from tuner.storage import DeviceSpeed, JobState, SpeedState
-from tuner.storage.sql import SqlStorage, open_storage
+from tuner.storage.sql import Storage, open_storage
 from worker.devices.speeds import DeviceSpeeds
 from worker.jobs.runner import JobRunner
 
 
 @pytest.fixture
-def storage(sqlite_url: str) -> Iterator[SqlStorage]:
+def storage(sqlite_url: str) -> Iterator[Storage]:
     opened = open_storage(sqlite_url)
     yield opened
     opened.close()
@@ -35,7 +35,7 @@ class Tools(SimulatedTools):
         return self.fleets[key].runner(self.speeds.observe)
 
 
-def test_a_throttled_group_is_reported_and_records_are_of_their_own_groups(storage: SqlStorage) -> None:
+def test_a_throttled_group_is_reported_and_records_are_of_their_own_groups(storage: Storage) -> None:
     fleets = {
         "cool": Fleet(2, name="cool"),
         "hot": Fleet(2, name="hot", faults=Faults(throttled=2)),

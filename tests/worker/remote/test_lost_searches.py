@@ -17,7 +17,7 @@ from tuner.measure.runners.simulated import Fleet
 from tuner.program.job.jobspec import parse_job
 from tuner.records import MeasureResult
 from tuner.storage import Job, JobState, Lease
-from tuner.storage.sql import SqlStorage, open_storage
+from tuner.storage.sql import Storage, open_storage
 from worker.jobs.runner import JobRunner
 from worker.jobs.searches import LOSSES
 from worker.remote.actors import SEARCHES_PER_ACTOR, JobActors
@@ -28,7 +28,7 @@ TRIALS = 48
 
 
 @pytest.fixture
-def storage(sqlite_url: str) -> Iterator[SqlStorage]:
+def storage(sqlite_url: str) -> Iterator[Storage]:
     opened = open_storage(sqlite_url)
     yield opened
     opened.close()
@@ -62,7 +62,7 @@ class DyingLink(LocalLink):
 class Bed:
     """A job whose processes of searches die as they are told."""
 
-    def __init__(self, storage: SqlStorage, spec: Any = None) -> None:
+    def __init__(self, storage: Storage, spec: Any = None) -> None:
         self.storage, self.links = storage, list[LocalLink]()
         self.job_id = storage.create_job(parse_job(spec or {**JOB, "budget": {"trials": TRIALS}}))[0].id
         self.fleet = Fleet(1)
@@ -114,7 +114,7 @@ def nth(method: str, number: int) -> Callable[[Call], bool]:
 
 @pytest.mark.parametrize("answered", [False, True], ids=["asked", "answered"])
 @pytest.mark.parametrize("method", ["build", "run", "record", "library", "verify"])
-def test_a_job_goes_on_when_the_process_of_its_search_dies(storage: SqlStorage, method: str, answered: bool) -> None:
+def test_a_job_goes_on_when_the_process_of_its_search_dies(storage: Storage, method: str, answered: bool) -> None:
     bed, number = Bed(storage), 3 if method in ("build", "run", "record") else 1
     kills = nth(method, number)
     assert bed.run(lambda made: LocalLink() if made else DyingLink(kills, answered=answered)) is JobState.COMPLETED
@@ -124,7 +124,7 @@ def test_a_job_goes_on_when_the_process_of_its_search_dies(storage: SqlStorage, 
     bed.check()
 
 
-def test_what_was_being_recorded_is_waited_for(storage: SqlStorage) -> None:
+def test_what_was_being_recorded_is_waited_for(storage: Storage) -> None:
     """Otherwise whoever begins again would read the records before it was there."""
     bed, stored = Bed(storage), threading.Event()
 
@@ -147,7 +147,7 @@ def test_what_was_being_recorded_is_waited_for(storage: SqlStorage) -> None:
     bed.check()
 
 
-def test_a_search_that_always_kills_its_process_fails_the_attempt(storage: SqlStorage) -> None:
+def test_a_search_that_always_kills_its_process_fails_the_attempt(storage: Storage) -> None:
     bed = Bed(storage)
     state = bed.run(lambda made: DyingLink(nth("build", 1), answered=False))
     assert state is JobState.WAITING
@@ -156,7 +156,7 @@ def test_a_search_that_always_kills_its_process_fails_the_attempt(storage: SqlSt
     assert bed.job.trials == 0
 
 
-def test_an_answer_that_cannot_be_sent_is_an_error_of_the_job(storage: SqlStorage) -> None:
+def test_an_answer_that_cannot_be_sent_is_an_error_of_the_job(storage: Storage) -> None:
     bed = Bed(storage)
     bed.fleet.readings = lambda task, request, *_: [  # type: ignore[method-assign]
         MeasureResult(request.build.kernel, at, 1e-3, error=threading.Lock())  # type: ignore[arg-type]
@@ -166,7 +166,7 @@ def test_an_answer_that_cannot_be_sent_is_an_error_of_the_job(storage: SqlStorag
     assert "cannot pickle" in bed.job.error
 
 
-def test_the_searches_of_a_job_share_processes(storage: SqlStorage) -> None:
+def test_the_searches_of_a_job_share_processes(storage: Storage) -> None:
     plain = {name: value for name, value in JOB.items() if name != "workload"}
     count = SEARCHES_PER_ACTOR + 1
     workloads = [{"op": "dense", "args": {"m": "T", "n": 32, "k": 32 * (number + 1)}} for number in range(count)]

@@ -1,6 +1,13 @@
 """The tuning database in SQL. Nothing outside this package imports SQLAlchemy."""
 
 from tuner.storage.sql.migrate import upgrade
-from tuner.storage.sql.storage import SqlStorage, open_storage
+from tuner.storage.sql.storage import (
+    ClientStorage,
+    DeviceStorage,
+    OperatorStorage,
+    Storage,
+    WorkerStorage,
+    open_storage,
+)
 
-__all__ = ["SqlStorage", "open_storage", "upgrade"]
+__all__ = ["ClientStorage", "DeviceStorage", "OperatorStorage", "Storage", "WorkerStorage", "open_storage", "upgrade"]

@@ -13,9 +13,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from tuner.program.language.workload import JsonObject
 from tuner.storage.errors import CorruptData, LeaseLost, NotFound
-from tuner.storage.events import NewEvent
-from tuner.storage.jobs import Job, JobState
-from tuner.storage.leases import Lease
+from tuner.storage.jobs import Job, JobState, Lease, NewEvent
 from tuner.storage.sql.columns import now
 from tuner.storage.sql.engine import Database
 from tuner.storage.sql.migrate import REVISION, refuse_other
@@ -46,7 +44,7 @@ _EVENTS = insert(job_events)
 
 
 class Part:
-    """One noun's share of SqlStorage."""
+    """One noun's share of the storage."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -9,8 +9,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, func, literal, select
 
 from tuner.records import TuningRecord
-from tuner.storage.activity import ActiveJob, Activity, DeviceUse, Slot
-from tuner.storage.devices import Device
+from tuner.storage.devices import ActiveJob, Activity, Device, DeviceReading, DeviceUse, Slot
 from tuner.storage.errors import NotFound
 from tuner.storage.jobs import JobState
 from tuner.storage.sql import cursors
@@ -86,6 +85,7 @@ _OF_DEVICE = (
 
 class Activities(Part):
     def get_device(self, device_id: str) -> Device:
+        """Raises NotFound."""
         with self._database.read() as connection:
             row = connection.execute(select_devices().where(devices.c.id == device_id)).one_or_none()
         if row is None:
@@ -93,6 +93,7 @@ class Activities(Part):
         return device_of(row)
 
     def device_activity(self, seconds: float, slot_s: float, device_id: str | None = None) -> Activity:
+        """The last ``seconds`` in slots of ``slot_s``: of one device or of all that are registered."""
         with self._database.read() as connection:
             now_s, since = _window(connection, seconds)
             query, asked = (_ALL_SLOTS, {}) if device_id is None else (_OWN_SLOTS, {"device": device_id})
@@ -104,12 +105,14 @@ class Activities(Part):
         return Activity(now_s, slots, found)
 
     def device_use(self, seconds: float) -> Mapping[str, DeviceUse]:
+        """The use of each device that measured anything in the last ``seconds``, by device."""
         with self._database.read() as connection:
             _, since = _window(connection, seconds)
             rows = connection.execute(_USE, {"since": since}).all()
         return {row.id: DeviceUse(row.busy_s, row.trials, row.failed) for row in rows}
 
     def queue_counts(self) -> Mapping[str, Mapping[JobState, int]]:
+        """The number of jobs that wait or are worked on, by device key and state."""
         result: dict[str, dict[JobState, int]] = {}
         with self._database.read() as connection:
             for row in connection.execute(_QUEUED):
@@ -117,6 +120,7 @@ class Activities(Part):
         return result
 
     def newest_trials(self, device_id: str, limit: int = 20, failed: bool = False) -> tuple[TuningRecord, ...]:
+        """The newest trials of a device, or the failed ones among its newest few thousand; newest first."""
         asked = {"device": device_id, "count": NEWEST if failed else cursors.checked(limit)}
         wanted: list[ColumnElement[bool]] = [_record.error_kind.is_not(None)] if failed else []
         with self._database.read() as connection:
@@ -125,11 +129,33 @@ class Activities(Part):
             return of_jobs(connection, query.limit(cursors.checked(limit)))
 
     def trials_on(self, device_id: str, most: int = 100_000) -> int:
+        """How many trials a device has stored, counted up to ``most``."""
         # Without an order, and nothing but what the index has: no row is read.
         own = select(literal(1)).where(_record.device == bindparam("device"), _OURS).limit(bindparam("count"))
         counted = select(func.count()).select_from(own.subquery())
         with self._database.read() as connection:
             return connection.scalar(counted, {"device": device_id, "count": most}) or 0
+
+    def device_readings(self, limit: int = 20_000, device_id: str | None = None) -> tuple[DeviceReading, ...]:
+        """Readings of the newest ``limit`` trials (of one device, if given) whose device is known, oldest first."""
+        newest = _newest_ids(device_id).limit(cursors.checked(limit)).subquery()
+        query = (
+            select(_record.device, search_tasks.c.job_id, jobs.c.name, _record.created_at, _record.anchor_s)
+            .join(newest, newest.c.id == _record.id)
+            .join(search_tasks, search_tasks.c.id == _record.search_task_id)
+            .join(jobs, jobs.c.id == search_tasks.c.job_id)
+            .where(_record.device.is_not(None))
+            .order_by(_record.id)
+        )
+        with self._database.read() as connection:
+            return tuple(DeviceReading(*row) for row in connection.execute(query))
+
+
+def _newest_ids(device_id: str | None) -> Select[Any]:
+    if device_id is None:
+        return select(_record.id).order_by(_record.id.desc())
+    own = and_(_record.device == device_id, _record.search_task_id.is_not(None))
+    return select(_record.id).where(own).order_by(_record.created_at.desc(), _record.id.desc())
 
 
 def _window(connection: Connection, seconds: float) -> tuple[float, str]:

@@ -10,14 +10,13 @@ from sqlalchemy import ColumnElement, Connection, FromClause, Select, and_, inse
 from tuner.errors import InvalidInput, shown
 from tuner.library.choice import covers
 from tuner.storage.errors import Conflict, NotFound
+from tuner.storage.jobs import Page
 from tuner.storage.libraries import Action, Alias, AliasQuery, Promotion, PromotionOrder
-from tuner.storage.paging import Page
 from tuner.storage.sql import cursors
 from tuner.storage.sql._rows import AnyRow, Part, insert_new
 from tuner.storage.sql.audit import WORKER, audit
 from tuner.storage.sql.columns import now
-from tuner.storage.sql.library_rows import ROWS, Known, known_rows
-from tuner.storage.sql.replacing import newest_of
+from tuner.storage.sql.library_rows import ROWS, Known, known_rows, newest_of
 from tuner.storage.sql.schema import alias_history, artifacts, library_aliases, targets, workloads
 
 MAX_ALIASES = 64
@@ -50,6 +49,11 @@ _HISTORY = (
 
 class Aliases(Part):
     def promote(self, query: AliasQuery, digest: str, order: PromotionOrder) -> Alias:
+        """Give the name to the newest library of that digest. What is so already changes nothing but the rule.
+
+        Raises NotFound, Conflict for a library that was withdrawn, and InvalidInput on fields ``alias``, ``reason``,
+        ``at_least_percent``.
+        """
         name = _checked(query.name, order)
         with self._database.write() as connection:
             library = _library(connection, query, digest)
@@ -65,6 +69,11 @@ class Aliases(Part):
             return _aliases(connection, _ALIASES.where(place))[0]
 
     def roll_back(self, query: AliasQuery, order: PromotionOrder) -> Alias:
+        """Give the name back to the library that had it before; again, to the one before that.
+
+        The rule ends, so that what was taken back does not come again by itself. Raises NotFound, and Conflict where
+        nothing stood before, or where the query fits aliases on several targets.
+        """
         _checked(query.name, order)
         with self._database.write() as connection:
             result = _ALIASES.where(*_fits(library_aliases, query)).with_for_update(of=library_aliases)
@@ -80,10 +89,12 @@ class Aliases(Part):
             return _aliases(connection, _ALIASES.where(_same_place(library_aliases, rows[0])))[0]
 
     def list_aliases(self, query: AliasQuery) -> tuple[Alias, ...]:
+        """Aliases in order of target, threads and name."""
         with self._database.read() as connection:
             return tuple(_aliases(connection, _ALIASES.where(*_fits(library_aliases, query))))
 
     def list_promotions(self, query: AliasQuery, cursor: str | None = None, limit: int = 50) -> Page[Promotion]:
+        """The history of aliases, newest first."""
         rows = _HISTORY.where(*_fits(alias_history, query)).order_by(_entry.id.desc())
         if (before := cursors.decode("promotions", cursor)) is not None:
             rows = rows.where(_entry.id < before)

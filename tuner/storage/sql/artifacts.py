@@ -14,17 +14,13 @@ from tuner.program.language.spans import span_to_json
 from tuner.program.language.workload import JsonObject
 from tuner.records import PROTOCOL
 from tuner.storage.errors import NotFound, reading
-from tuner.storage.events import NewEvent
-from tuner.storage.leases import Lease
+from tuner.storage.jobs import Lease, NewEvent, Page
 from tuner.storage.libraries import Artifact, Comparison, LibraryQuery, LibraryRow
-from tuner.storage.paging import Page
 from tuner.storage.sql import cursors
 from tuner.storage.sql._rows import AnyRow, Part, append_events, find_job, insert_new, lock_leased
 from tuner.storage.sql.aliases import promote_by_rule
 from tuner.storage.sql.identity import stored_task
-from tuner.storage.sql.jobs import find_task
-from tuner.storage.sql.library_rows import ROWS, known_of, known_rows
-from tuner.storage.sql.replacing import settle
+from tuner.storage.sql.library_rows import ROWS, known_of, known_rows, settle
 from tuner.storage.sql.schema import (
     artifact_files,
     artifacts,
@@ -34,41 +30,10 @@ from tuner.storage.sql.schema import (
     targets,
     workloads,
 )
+from tuner.storage.sql.search_tasks import find_task
 
 
 class Artifacts(Part):
-    def save_library(
-        self,
-        lease: Lease,
-        search_task_id: int,
-        files: Mapping[str, bytes],
-        manifest: JsonObject,
-        dispatch: JsonObject,
-        events: Sequence[NewEvent] = (),
-        comparison: Comparison | None = None,
-        done: bool = True,
-    ) -> Artifact:
-        """A library that the search task has already, by its digest, is not stored again, nor are its events."""
-        digest = manifest.get("digest")
-        if not isinstance(digest, str) or not digest:
-            raise InvalidInput("manifest.digest", f"{digest!r} is not a digest", "the library's SHA-256 in hex")
-        if not files:
-            raise InvalidInput("files", "a library without files", "the files that `pull` writes, by name")
-        with self._database.write() as connection:
-            job = lock_leased(connection, lease)
-            task = find_task(connection, job.id, search_task_id)
-            is_new = insert_new(connection, artifacts, [_columns(task, digest, manifest)])
-            same = (artifacts.c.search_task_id == search_task_id, artifacts.c.digest == digest)
-            number: int = connection.execute(select(artifacts.c.id).where(*same)).scalar_one()
-            if is_new:
-                _insert_content(connection, number, files, dispatch)
-                compared = _compared(connection, number, comparison)
-                data = {"digest": digest, "search_task_id": search_task_id, **compared}
-                append_events(connection, job.id, [*events, NewEvent("library", data)])
-            if done:
-                connection.execute(update(search_tasks).where(search_tasks.c.id == search_task_id).values(done=True))
-            return artifact_of(connection, number)
-
     def latest_artifact(
         self,
         workload_key: str,
@@ -76,6 +41,7 @@ class Artifacts(Part):
         job_id: str | None = None,
         digest: str | None = None,
     ) -> Artifact:
+        """The newest library for a workload that fits every given restriction, served or not. Raises NotFound."""
         wanted = {
             workloads.c.key: workload_key,
             targets.c.fingerprint: target_fingerprint,
@@ -92,6 +58,7 @@ class Artifacts(Part):
         return _artifact_of(row)
 
     def list_libraries(self, query: LibraryQuery, cursor: str | None = None, limit: int = 50) -> Page[LibraryRow]:
+        """Every library of a workload, newest first, as far as target, threads, job and digest are given."""
         wanted = {
             targets.c.fingerprint: query.target_fingerprint,
             artifacts.c.threads: query.threads,
@@ -112,6 +79,7 @@ class Artifacts(Part):
         return Page(tuple(library for library in page.items if library is not None), page.cursor)
 
     def libraries_of_job(self, job_id: str) -> tuple[tuple[int, LibraryRow], ...]:
+        """The library of each search task of the job that has one, with the task's position. Raises NotFound."""
         rows = ROWS.where(search_tasks.c.job_id == job_id).order_by(artifacts.c.id)
         with self._database.read() as connection:
             find_job(connection, job_id)
@@ -119,6 +87,7 @@ class Artifacts(Part):
         return tuple(sorted(newest.items(), key=lambda item: item[0]))
 
     def artifact_files(self, digest: str) -> dict[str, bytes]:
+        """The files of a library, by name. Raises NotFound."""
         newest = select(artifacts.c.id).where(artifacts.c.digest == digest).order_by(artifacts.c.id.desc()).limit(1)
         query = select(artifact_files).where(artifact_files.c.artifact_id == newest.scalar_subquery())
         with self._database.read() as connection:
@@ -126,6 +95,47 @@ class Artifacts(Part):
         if not rows:
             raise NotFound(f"no library with digest {digest!r}")
         return {row.name: bytes(row.content) for row in rows}
+
+
+class NewLibraries(Part):
+    def save_library(
+        self,
+        lease: Lease,
+        search_task_id: int,
+        files: Mapping[str, bytes],
+        manifest: JsonObject,
+        dispatch: JsonObject,
+        events: Sequence[NewEvent] = (),
+        comparison: Comparison | None = None,
+        done: bool = True,
+    ) -> Artifact:
+        """Store a built library and its dispatcher, and mark the search task done. Raises LeaseLost.
+
+        ``digest`` of the artifact is ``manifest["digest"]``; a library that the search task has already, by its digest,
+        is not stored again, nor are its events. ``comparison`` with what was served: if the new library covers as much
+        and wins it is served from now on, and the other one superseded; if it covers no more and does not win it is
+        superseded itself. Aliases whose rule it fulfils name it. Without a comparison it stands beside the others.
+        ``done`` is False for a search that was cancelled: whoever resumes the job goes on with it.
+        """
+        digest = manifest.get("digest")
+        if not isinstance(digest, str) or not digest:
+            raise InvalidInput("manifest.digest", f"{digest!r} is not a digest", "the library's SHA-256 in hex")
+        if not files:
+            raise InvalidInput("files", "a library without files", "the files that `pull` writes, by name")
+        with self._database.write() as connection:
+            job = lock_leased(connection, lease)
+            task = find_task(connection, job.id, search_task_id)
+            is_new = insert_new(connection, artifacts, [_columns(task, digest, manifest)])
+            same = (artifacts.c.search_task_id == search_task_id, artifacts.c.digest == digest)
+            number: int = connection.execute(select(artifacts.c.id).where(*same)).scalar_one()
+            if is_new:
+                _insert_content(connection, number, files, dispatch)
+                compared = _compared(connection, number, comparison)
+                data = {"digest": digest, "search_task_id": search_task_id, **compared}
+                append_events(connection, job.id, [*events, NewEvent("library", data)])
+            if done:
+                connection.execute(update(search_tasks).where(search_tasks.c.id == search_task_id).values(done=True))
+            return artifact_of(connection, number)
 
 
 def artifact_of(connection: Connection, number: int) -> Artifact:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from sqlalchemy import Connection, insert, select
 
 from tuner.program.language.workload import JsonObject
-from tuner.storage.audit import AuditEntry
-from tuner.storage.paging import Page
+from tuner.storage.access import AuditEntry
+from tuner.storage.jobs import Page
 from tuner.storage.sql import cursors
 from tuner.storage.sql._rows import AnyRow, Part
 from tuner.storage.sql.schema import audit_log
@@ -19,6 +19,7 @@ _INSERT = insert(audit_log)
 
 class Audit(Part):
     def list_audit(self, cursor: str | None = None, subject: str | None = None, limit: int = 50) -> Page[AuditEntry]:
+        """Newest first; of one subject, if given. A cursor that is not ours raises InvalidInput on ``cursor``."""
         query = select(audit_log).order_by(audit_log.c.id.desc()).limit(cursors.checked(limit) + 1)
         if (before := cursors.decode(LISTING, cursor)) is not None:
             query = query.where(audit_log.c.id < before)
@@ -29,6 +30,7 @@ class Audit(Part):
         return cursors.page(LISTING, rows, limit, lambda row: int(row.id), _entry_of)
 
     def note(self, actor: str, action: str, subject: str, detail: JsonObject) -> None:
+        """Add an entry about what took many transactions, such as an import."""
         with self._database.write() as connection:
             audit(connection, actor, action, subject, detail)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from tuner.errors import InvalidInput
-from tuner.storage.paging import Page
+from tuner.storage.jobs import Page
 
 T = TypeVar("T")
 R = TypeVar("R")

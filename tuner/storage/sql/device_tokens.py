@@ -7,8 +7,15 @@ from typing import Any
 from sqlalchemy import Connection, Select, and_, case, delete, func, insert, not_, or_, select, update
 
 from tuner.device_auth import new_token, stored_key_of
-from tuner.storage.device_tokens import MAX_REFUSED, MAX_VALID, REFUSED_FOR_S, DeviceToken, JoinKey, TokenState
-from tuner.storage.device_tokens import RefusedDevice as Refused
+from tuner.storage.device_tokens import (
+    MAX_REFUSED,
+    MAX_VALID,
+    REFUSED_FOR_S,
+    DeviceToken,
+    JoinKey,
+    RefusedDevice,
+    TokenState,
+)
 from tuner.storage.errors import Conflict, NotFound
 from tuner.storage.sql._rows import AnyRow, Part, insert_new
 from tuner.storage.sql.audit import audit
@@ -27,6 +34,7 @@ class DeviceTokens(Part):
     def create_device_token(
         self, key: str, ttl_s: float, note: str = "", actor: str = "", required: bool = True
     ) -> tuple[DeviceToken, str]:
+        """A new token and its text, shown this once. Raises Conflict where MAX_VALID are valid."""
         token_id, text = new_token()
         row = {"id": token_id, "key": key, "note": note, "stored_key": stored_key_of(text), "required": required}
         with self._database.write() as connection:
@@ -42,11 +50,13 @@ class DeviceTokens(Part):
         return token, text
 
     def list_device_tokens(self) -> tuple[DeviceToken, ...]:
+        """The newest thousand, newest first, revoked ones included."""
         query = _select().order_by(device_tokens.c.number.desc()).limit(MAX_LISTED)
         with self._database.read() as connection:
             return tuple(map(_token_of, connection.execute(query)))
 
     def revoke_device_token(self, token_id: str, actor: str = "") -> DeviceToken:
+        """One that was revoked before keeps the time of the first. Raises NotFound."""
         fresh = update(device_tokens).where(device_tokens.c.id == token_id, device_tokens.c.revoked_at.is_(None))
         with self._database.write() as connection:
             key = connection.scalar(fresh.values(revoked_at=now()).returning(device_tokens.c.key))
@@ -55,10 +65,12 @@ class DeviceTokens(Part):
             return _token(connection, token_id)
 
     def join_keys(self) -> tuple[JoinKey, ...]:
+        """Every token there ever was: a key that had one stays closed to devices without."""
         with self._database.read() as connection:
             return tuple(JoinKey(_token_of(row), row.stored_key) for row in connection.execute(_select()))
 
     def refuse_device(self, device_id: str, key: str, address: str, reason: str) -> None:
+        """Note that a device was refused now."""
         # Not in the audit trail, which nothing bounds: whoever reaches the tracker is refused as often as it likes.
         told = {"key": key[:MAX_NAME], "reason": reason[:MAX_REASON]}
         row = {"id": device_id[:MAX_NAME], "address": address, **told}
@@ -69,16 +81,18 @@ class DeviceTokens(Part):
             _forget_old(connection)
 
     def accept_device(self, device_id: str, address: str) -> None:
+        """Forget that it was refused."""
         same = and_(refused_devices.c.id == device_id[:MAX_NAME], refused_devices.c.address == address)
         with self._database.write() as connection:
             connection.execute(delete(refused_devices).where(same))
 
-    def list_refused_devices(self) -> tuple[Refused, ...]:
+    def list_refused_devices(self) -> tuple[RefusedDevice, ...]:
+        """The devices that were refused in the last REFUSED_FOR_S, by key and id."""
         table = refused_devices.c
         query = select(refused_devices).where(table.seen_at > later(-REFUSED_FOR_S))
         with self._database.read() as connection:
             rows = connection.execute(query.order_by(table.key, table.id, table.address)).all()
-        return tuple(Refused(row.id, row.key, row.address, row.reason, row.first_at, row.seen_at) for row in rows)
+        return tuple(RefusedDevice(row.id, row.key, row.address, row.reason, row.first_at, row.seen_at) for row in rows)
 
 
 def note_use(connection: Connection, token_id: str) -> None:

@@ -42,7 +42,11 @@ class Devices(Part):
     def register_device(
         self, device_id: str, key: str, target: Target, description: JsonObject, joined: Joined | None = None
     ) -> Device:
-        """A device starts out READY; registering again leaves its state as it is."""
+        """Add a device, or renew the one of that id (its target may have changed); ``seen_at`` becomes now.
+
+        A device starts out READY; registering again leaves its state as it is. ``joined`` is kept until it changes,
+        and its token was used now.
+        """
         with self._database.write() as connection:
             known = target_ids(connection, [target])
             values = {"key": key, "target_id": known[target.fingerprint], "description": description}
@@ -58,11 +62,13 @@ class Devices(Part):
             return device_of(connection.execute(select_devices().where(devices.c.id == device_id)).one())
 
     def list_devices(self) -> tuple[Device, ...]:
+        """All devices, in order of key and id."""
         with self._database.read() as connection:
             rows = connection.execute(select_devices().order_by(devices.c.key, devices.c.id)).all()
         return tuple(readable("device", device_of, rows))
 
     def device_failed(self, device_id: str, reason: str) -> Device:
+        """Count a failure: after QUARANTINE_AFTER in a row the device is quarantined for a while. Raises NotFound."""
         with self._database.write() as connection:
             device = _locked(connection, device_id)
             failures = device.failures + 1
@@ -79,12 +85,14 @@ class Devices(Part):
             return _changed(connection, device_id, changed)
 
     def device_worked(self, device_id: str) -> None:
+        """Forget its failures. One that somebody quarantined stays so."""
         by_itself = or_(devices.c.state == DeviceState.READY.value, devices.c.quarantined_until.is_not(None))
         failing = update(devices).where(devices.c.id == device_id, devices.c.failures > 0, by_itself)
         with self._database.write() as connection:
             connection.execute(failing.values(**GOOD))
 
     def device_speed(self, device_id: str, speed: DeviceSpeed) -> None:
+        """Keep how fast it is. A change of its state is in the audit trail. Nothing happens for an unknown device."""
         with self._database.write() as connection:
             before = connection.execute(select_devices().where(devices.c.id == device_id)).one_or_none()
             if before is None:
@@ -96,6 +104,10 @@ class Devices(Part):
             connection.execute(update(devices).where(devices.c.id == device_id).values(speed=speed.to_json()))
 
     def device_calibrated(self, device_id: str, calibration: Calibration) -> None:
+        """Keep a calibration in place of an earlier one for the same target and threads, MAX_CALIBRATIONS in all.
+
+        Nothing happens for an unknown device.
+        """
         mine = devices.c.id == device_id
         with self._database.write() as connection:
             before = connection.execute(select(devices.c.calibrations).where(mine).with_for_update()).one_or_none()
@@ -108,6 +120,7 @@ class Devices(Part):
             connection.execute(update(devices).where(mine).values(calibrations=kept))
 
     def quarantine_device(self, device_id: str, reason: str, actor: str) -> Device:
+        """Give it no more work until it is released. Raises NotFound."""
         changed = {"state": DeviceState.QUARANTINED.value, "quarantined_until": None, "reason": reason[-MAX_REASON:]}
         with self._database.write() as connection:
             _locked(connection, device_id)
@@ -115,15 +128,11 @@ class Devices(Part):
             return _changed(connection, device_id, changed)
 
     def release_device(self, device_id: str, actor: str) -> Device:
+        """End its quarantine and forget its failures. Raises NotFound."""
         with self._database.write() as connection:
             _locked(connection, device_id)
             audit(connection, actor, "device.release", device_id, {})
             return _changed(connection, device_id, GOOD)
-
-    def list_targets(self) -> tuple[Target, ...]:
-        with self._database.read() as connection:
-            rows = connection.execute(select(targets.c.id, targets.c.target).order_by(targets.c.id)).all()
-        return tuple(readable("target", target_of, rows))
 
 
 def select_devices() -> Select[Any]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, and_, func, or_, select, update
+from sqlalchemy import ColumnElement, Connection, and_, func, or_, select, update
 
 from tuner.errors import InvalidInput
 from tuner.program.job.jobspec import JobSpec
@@ -16,31 +15,17 @@ from tuner.program.job.task import SearchTask
 from tuner.program.language.instance import program_key
 from tuner.program.language.workload import JsonObject
 from tuner.program.target import Target
-from tuner.records import Baselines
 from tuner.storage.access import NO_QUOTA, Quota
-from tuner.storage.errors import Conflict, IdempotencyMismatch, NotFound, Unreadable, reading
-from tuner.storage.events import NewEvent
-from tuner.storage.jobs import Job, JobOrder, JobQuery, JobState, JobTable, SearchTaskRow
-from tuner.storage.paging import Page
+from tuner.storage.errors import Conflict, IdempotencyMismatch, Unreadable
+from tuner.storage.jobs import Job, JobOrder, JobQuery, JobState, JobTable, NewEvent, Page
 from tuner.storage.sql import cursors
-from tuner.storage.sql._rows import (
-    AnyRow,
-    Part,
-    append_events,
-    end,
-    find_job,
-    insert_new,
-    job_of,
-    lock_job,
-    set_state,
-)
-from tuner.storage.sql.attempts import FORGOTTEN
+from tuner.storage.sql._rows import Part, append_events, end, find_job, insert_new, job_of, lock_job, set_state
 from tuner.storage.sql.audit import audit
 from tuner.storage.sql.columns import canonical
 from tuner.storage.sql.engine import Database
-from tuner.storage.sql.identity import stored_task, stored_workload
+from tuner.storage.sql.identity import stored_workload
 from tuner.storage.sql.keys import lock_owner
-from tuner.storage.sql.queue import ABANDONED
+from tuner.storage.sql.queue import ABANDONED, FORGOTTEN
 from tuner.storage.sql.quotas import Asked, check_quota
 from tuner.storage.sql.schema import api_keys, jobs, search_tasks, targets, workloads
 
@@ -68,6 +53,13 @@ class Jobs(Part):
         actor: str = "",
         quota: Quota = NO_QUOTA,
     ) -> tuple[Job, bool]:
+        """Store a job in state WAITING with its search tasks and workloads, and its first event.
+
+        Every task of ``spec`` has a target. Returns the job and whether it is new: the same owner with the same
+        idempotency key and an equal ``spec.source`` gets the earlier job. Raises IdempotencyMismatch for another body,
+        QuotaExceeded if the owner's jobs would use more than ``quota``. ``actor`` is the API key that submits it: the
+        audit trail names it, and it signs what goes to the job's webhook.
+        """
         job_id = f"job-{self._clock() // 1000:013x}{secrets.token_hex(3)}"
         row = {
             "id": job_id,
@@ -96,12 +88,17 @@ class Jobs(Part):
             return find_job(connection, job_id), True
 
     def get_job(self, job_id: str) -> Job:
+        """Raises NotFound."""
         with self._database.read() as connection:
             return find_job(connection, job_id)
 
     def list_jobs(
         self, cursor: str | None = None, state: JobState | None = None, limit: int = 50, *, whole: bool = True
     ) -> Page[Job]:
+        """Newest first. A cursor that is not ours raises InvalidInput on field ``cursor``.
+
+        ``spec`` and ``summary`` may be large; unless ``whole`` they are not read, and empty.
+        """
         columns = [column for column in jobs.c if whole or column.name not in ("spec", "summary")]
         query = select(*columns).order_by(jobs.c.number.desc()).limit(cursors.checked(limit) + 1)
         if (before := cursors.decode("jobs", cursor)) is not None:
@@ -113,6 +110,7 @@ class Jobs(Part):
         return cursors.page("jobs", rows, limit, lambda row: int(row.number), lambda row: job_of(row, whole))
 
     def find_jobs(self, query: JobQuery) -> JobTable:
+        """Jobs in any order, any part of the list; jobs that are equal in that order are newest first."""
         wanted = and_(*_conditions(query))
         column = ORDERS[query.order]
         order = (column.desc() if query.descending else column.asc(), jobs.c.number.desc())
@@ -121,23 +119,19 @@ class Jobs(Part):
             total = connection.scalar(select(func.count()).select_from(jobs).where(wanted)) or 0
             return JobTable(tuple(map(job_of, connection.execute(rows))), total)
 
-    def search_tasks(self, job_id: str, first: int = 0, limit: int | None = None) -> tuple[SearchTaskRow, ...]:
+    def job_counts(self) -> Mapping[str, int]:
+        """Jobs by state, every state named, and ``trials``: those of all jobs together."""
+        query = select(jobs.c.state, func.count().label("jobs"), func.sum(jobs.c.trials).label("trials"))
         with self._database.read() as connection:
-            find_job(connection, job_id)
-            return tasks_of(connection, job_id, first, limit)
-
-    def task_keys(self, job_id: str) -> tuple[str, ...]:
-        query = (
-            select(workloads.c.key)
-            .join(search_tasks, workloads.c.id == search_tasks.c.workload_id)
-            .where(search_tasks.c.job_id == job_id)
-            .order_by(search_tasks.c.position)
-        )
-        with self._database.read() as connection:
-            find_job(connection, job_id)
-            return tuple(connection.scalars(query))
+            rows = connection.execute(query.group_by(jobs.c.state)).all()
+        by_state = {state.value: 0 for state in JobState} | {row.state: row.jobs for row in rows}
+        return by_state | {"trials": sum(int(row.trials) for row in rows)}
 
     def request_cancel(self, job_id: str, actor: str = "") -> Job:
+        """WAITING becomes CANCELLED at once, RUNNING becomes CANCELLING; CANCELLING stays.
+
+        Raises Conflict if the job has ended, NotFound.
+        """
         with self._database.write() as connection:
             job = lock_job(connection, job_id)
             if job.state in (JobState.WAITING, JobState.RUNNING):
@@ -154,6 +148,10 @@ class Jobs(Part):
             raise Conflict(f"job {job_id} is {job.state}: only a job that has not ended can be cancelled")
 
     def resume_job(self, job_id: str, actor: str = "", quota: Quota = NO_QUOTA) -> Job:
+        """A CANCELLED or FAILED job goes back to WAITING, keeping its records and its spent time.
+
+        Raises Conflict in any other state, NotFound, QuotaExceeded.
+        """
         with self._database.write() as connection:
             job = lock_job(connection, job_id)
             if job.state not in (JobState.CANCELLED, JobState.FAILED):
@@ -187,57 +185,6 @@ def _conditions(query: JobQuery) -> list[ColumnElement[bool]]:
 def _asked(connection: Connection, job_id: str) -> Asked:
     row = connection.execute(select(jobs.c.budget_trials, jobs.c.budget_seconds).where(jobs.c.id == job_id)).one()
     return Asked(row.budget_trials, row.budget_seconds)
-
-
-def select_tasks() -> Select[Any]:
-    """Search tasks with the names of their workloads and targets."""
-    return (
-        select(search_tasks, workloads.c.key, targets.c.fingerprint)
-        .join(workloads, workloads.c.id == search_tasks.c.workload_id)
-        .join(targets, targets.c.id == search_tasks.c.target_id)
-    )
-
-
-def tasks_of(
-    connection: Connection, job_id: str, first: int = 0, limit: int | None = None
-) -> tuple[SearchTaskRow, ...]:
-    wanted = and_(search_tasks.c.job_id == job_id, search_tasks.c.position >= first)
-    query = select_tasks().where(wanted).order_by(search_tasks.c.position).limit(limit)
-    return tuple(map(task_of, connection.execute(query)))
-
-
-def task_of(row: AnyRow) -> SearchTaskRow:
-    what = f"search task {row.id} of job {row.job_id}"
-    with reading(what, row.task):
-        task = stored_task(json.dumps(row.task))
-    with reading(f"what was timed for {what}", row.baselines):
-        baselines = Baselines.from_json(row.baselines)
-    return SearchTaskRow(
-        id=row.id,
-        job_id=row.job_id,
-        position=row.position,
-        # Row has a method of that name.
-        count=row._mapping["count"],
-        workload_key=row.key,
-        target_fingerprint=row.fingerprint,
-        task=task,
-        spent_s=row.spent_s,
-        done=row.done,
-        baselines=baselines,
-    )
-
-
-def find_task(connection: Connection, job_id: str, search_task_id: int) -> AnyRow:
-    """The row of a search task of this job. Raises NotFound."""
-    wanted = and_(search_tasks.c.id == search_task_id, search_tasks.c.job_id == job_id)
-    row = connection.execute(select(search_tasks).where(wanted)).one_or_none()
-    if row is None:
-        raise no_task(job_id, search_task_id)
-    return row
-
-
-def no_task(job_id: str, search_task_id: int) -> NotFound:
-    return NotFound(f"job {job_id} has no search task {search_task_id}")
 
 
 def target_ids(connection: Connection, wanted: Sequence[Target]) -> dict[str, int]:

@@ -1,4 +1,5 @@
-"""API keys. A secret is shown once and stored as a hash."""
+"""API keys, and one-time tokens: who brings one gets a key of their own, once. Secrets are shown once, and stored as
+hashes."""
 
 from __future__ import annotations
 
@@ -6,18 +7,17 @@ import logging
 import secrets
 from collections.abc import Iterable
 
-from sqlalchemy import Connection, bindparam, or_, select, update
+from sqlalchemy import Connection, bindparam, delete, exists, insert, or_, select, update
 
 from tuner.storage.access import NO_QUOTA, ApiKey, NewKey, Quota, Scope, fresh_secret, hash_of
 from tuner.storage.errors import Conflict, CorruptData, NotFound, reading
 from tuner.storage.sql._rows import AnyRow, Part, insert_new
 from tuner.storage.sql.audit import audit
 from tuner.storage.sql.columns import later, now
-from tuner.storage.sql.schema import api_keys
+from tuner.storage.sql.schema import api_keys, login_tokens
 
 _log = logging.getLogger(__name__)
 
-"""Lets people, and scanners for leaked secrets, see what they have before them."""
 EVERY_SCOPE = NewKey()
 
 _VALID = select(api_keys).where(
@@ -31,7 +31,11 @@ class Keys(Part):
     def create_key(
         self, name: str, secret: str | None = None, made: NewKey = EVERY_SCOPE, actor: str = ""
     ) -> tuple[ApiKey, str]:
-        """Raises Conflict if the given secret is that of another key, revoked ones included."""
+        """A new API key and its secret, shown this once: only a hash is stored. Names need not be unique.
+
+        ``actor`` is who the audit trail names. Raises Conflict if the given secret is that of another key, revoked
+        ones included.
+        """
         secret = secret if secret is not None else fresh_secret()
         with self._database.write() as connection:
             return add_key(connection, name, secret, made, actor), secret
@@ -42,7 +46,7 @@ class Keys(Part):
             return tuple(map(_key_of, connection.execute(select(api_keys).order_by(api_keys.c.number))))
 
     def revoke_key(self, key_id: str, actor: str = "") -> ApiKey:
-        """A key that was revoked before keeps the time of the first."""
+        """A key that was revoked before keeps the time of the first. Raises NotFound."""
         with self._database.write() as connection:
             mark_revoked(connection, key_id, actor)
             row = connection.execute(select(api_keys).where(api_keys.c.id == key_id)).one_or_none()
@@ -51,11 +55,13 @@ class Keys(Part):
         return _key_of(row)
 
     def find_key(self, secret: str) -> ApiKey | None:
+        """The key with this secret, unless it is unknown, revoked or expired."""
         with self._database.read() as connection:
             row = connection.execute(_VALID, {"hash": hash_of(secret)}).one_or_none()
         return None if row is None else _key_of(row)
 
     def touch_keys(self, key_ids: Iterable[str], every_s: float) -> None:
+        """Note that these keys were used now; those whose last use is not ``every_s`` seconds old stay as they are."""
         used = or_(api_keys.c.last_used_at.is_(None), api_keys.c.last_used_at < later(-every_s))
         # In one order, so that two processes that note the same keys wait for each other in turn.
         with self._database.write() as connection:
@@ -120,3 +126,70 @@ def _key_of(row: AnyRow) -> ApiKey:
         last_used_at=row.last_used_at,
         quota=quota,
     )
+
+
+LOGIN = "login"
+"""Who the audit trail names for the key that a token becomes."""
+
+
+class Logins(Part):
+    def create_login(self, name: str, ttl_s: float) -> str:
+        """A one-time token, 256 random bits, good for ``ttl_s`` seconds; shown this once: only a hash is stored.
+
+        ``name`` is what the key will be called that ``redeem_login`` makes of it.
+        """
+        token = secrets.token_urlsafe(32)
+        row = insert(login_tokens).values(secret_sha256=hash_of(token), name=name, expires_at=later(ttl_s))
+        with self._database.write() as connection:
+            _forget_expired(connection)
+            connection.execute(row)
+        return token
+
+    def redeem_login(self, token: str, key_ttl_s: float | None = None) -> tuple[ApiKey, str] | None:
+        """Use a token up: a new API key of every scope, which expires after ``key_ttl_s``, and its secret.
+
+        None if the token is unknown, was used before, or has expired. Of several callers at once exactly one gets a
+        key.
+        """
+        # Read first: a made-up token must not take the turn of one who writes.
+        known = select(login_tokens.c.id).where(login_tokens.c.secret_sha256 == hash_of(token))
+        with self._database.read() as connection:
+            if connection.scalar(known) is None:
+                return None
+        secret = fresh_secret()
+        with self._database.write() as connection:
+            used = _use(connection, token)
+            if used is None:
+                return None
+            number, name = used
+            key = add_key(connection, name, secret, NewKey(ttl_s=key_ttl_s), LOGIN)
+            connection.execute(update(login_tokens).where(login_tokens.c.id == number).values(api_key_id=key.id))
+        return key, secret
+
+    def end_login(self, key_id: str) -> bool:
+        """Revoke a key that ``redeem_login`` made; False, and nothing changed, if this key was made otherwise."""
+        redeemed = select(exists().where(login_tokens.c.api_key_id == key_id))
+        with self._database.write() as connection:
+            revoked = bool(connection.scalar(redeemed))
+            if revoked:
+                mark_revoked(connection, key_id, key_id)
+        return revoked
+
+
+def _use(connection: Connection, token: str) -> tuple[int, str] | None:
+    """Mark a token as used, which one caller alone succeeds in; its row's number and name."""
+    # On PostgreSQL a second caller waits here for the first one's row lock, and then no longer finds it unused.
+    fresh = update(login_tokens).where(
+        login_tokens.c.secret_sha256 == hash_of(token),
+        login_tokens.c.used_at.is_(None),
+        login_tokens.c.expires_at > now(),
+    )
+    used = fresh.values(used_at=now()).returning(login_tokens.c.id, login_tokens.c.name)
+    row = connection.execute(used).one_or_none()
+    return None if row is None else (row.id, row.name)
+
+
+def _forget_expired(connection: Connection) -> None:
+    """Expired tokens are deleted; used ones are kept, because they say which keys were made from them."""
+    unused = login_tokens.c.used_at.is_(None)
+    connection.execute(delete(login_tokens).where(unused, login_tokens.c.expires_at <= now()))

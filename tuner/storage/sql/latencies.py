@@ -14,6 +14,7 @@ from typing import Any
 from sqlalchemy import Connection, Insert, bindparam, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
+from tuner.library.choice import Medians
 from tuner.program.language.workload import JsonObject
 from tuner.records import DISQUALIFYING, PROTOCOL, Phase, settled_latency_s, speed_correction
 from tuner.schedule.space import MicroKernel
@@ -152,3 +153,25 @@ def _settled_columns(readings: Sequence[JsonObject], reference_s: float | None) 
     ]
     latency_s, count = settled_latency_s(at_one_speed)
     return {"latency_s": latency_s, "readings": count, "record_id": max(reading["id"] for reading in readings)}
+
+
+_MEDIANS = select(_known.kernel_id, _known.instance, _known.latency_s).where(
+    _known.workload_id == bindparam("workload_id"),
+    _known.target_id == bindparam("target_id"),
+    _known.threads == bindparam("threads"),
+    _known.protocol == PROTOCOL,
+    _known.instance.in_(bindparam("instances", expanding=True)),
+    _known.kernel_id.in_(bindparam("kernels", expanding=True)),
+)
+
+
+def medians_of(
+    connection: Connection, workload_id: int, target_id: int, threads: int, wanted: Collection[tuple[str, str]]
+) -> Medians:
+    """The medians of each (kernel id, instance in symbols) that is ``wanted`` and was measured."""
+    if not wanted:
+        return {}
+    same = {"workload_id": workload_id, "target_id": target_id, "threads": threads}
+    kernels, instances = (sorted(set(names)) for names in zip(*wanted, strict=True))
+    rows = connection.execute(_MEDIANS, {**same, "kernels": kernels, "instances": instances})
+    return {(row.kernel_id, row.instance): row.latency_s for row in rows}

@@ -10,9 +10,7 @@ from tuner.errors import InvalidInput
 from tuner.program.language.workload import JsonObject
 from tuner.records import Baselines, MeasureResult
 from tuner.storage.errors import CorruptData, reading
-from tuner.storage.events import NewEvent
-from tuner.storage.jobs import Job, JobState
-from tuner.storage.leases import Lease
+from tuner.storage.jobs import Job, JobState, Lease, NewEvent
 from tuner.storage.sql import queue
 from tuner.storage.sql._rows import (
     WORKED_ON,
@@ -25,14 +23,13 @@ from tuner.storage.sql._rows import (
     lock_leased,
     set_state,
 )
-from tuner.storage.sql.attempts import count_failure
 from tuner.storage.sql.columns import later, now
 from tuner.storage.sql.counts import count_records
-from tuner.storage.sql.jobs import find_task, no_task, tasks_of
 from tuner.storage.sql.migrate import check_schema_in
-from tuner.storage.sql.queue import ABANDONED
+from tuner.storage.sql.queue import ABANDONED, count_failure
 from tuner.storage.sql.records import insert_results, newest_record
 from tuner.storage.sql.schema import jobs, search_tasks, targets, workloads
+from tuner.storage.sql.search_tasks import find_task, no_task, tasks_of
 
 # Built once: composing a statement takes longer than running it.
 _TASK = (
@@ -73,6 +70,12 @@ _CARRIED = select(jobs.c.spec, jobs.c.summary, jobs.c.webhook).where(jobs.c.id =
 
 class Leases(Part):
     def lease_job(self, worker: str, lease_s: float, device_keys: Sequence[str] | None = None) -> Lease | None:
+        """Take the oldest WAITING job, or one whose lease has expired, and make it RUNNING with the next epoch.
+
+        A lease that has expired counts as a failed attempt (see ``fail_attempt``). A CANCELLING job whose lease has
+        expired becomes CANCELLED and is not handed out. ``device_keys`` restricts to jobs for those devices. None if
+        there is no such job.
+        """
         # Workers poll, mostly in vain: read first, and write only if there is a job to lease.
         with self._database.read() as connection:
             check_schema_in(connection)
@@ -85,6 +88,7 @@ class Leases(Part):
             return None if job_id is None else _take(connection, job_id, worker, lease_s)
 
     def heartbeat(self, lease: Lease, lease_s: float) -> JobState:
+        """Extend the lease; returns the job's state (RUNNING or CANCELLING). Raises LeaseLost."""
         extended = update(jobs).where(_is_held(lease)).values(lease_expires_at=later(lease_s)).returning(jobs.c.state)
         with self._database.write() as connection:
             check_schema_in(connection)
@@ -102,7 +106,12 @@ class Leases(Part):
         spent_s: float | None = None,
         summary: JsonObject | None = None,
     ) -> None:
-        """A batch of which every result is stored already is one sent twice: its events are not stored again."""
+        """Store results and events in one transaction, and set the task's spent time and the job's summary if given.
+
+        A result whose (search task, kernel, instance, attempt) is stored already is left as it is: sending a batch
+        twice doubles nothing, its events neither. Instances are in the task's shape variables. Raises LeaseLost, and
+        InvalidInput on field ``shape`` for an instance of other variables.
+        """
         with self._database.write() as connection:
             job = lock_leased(connection, lease)
             task = _task_of(connection, job.id, search_task_id)
@@ -116,6 +125,10 @@ class Leases(Part):
             insert_events(connection, job.id, last, told)
 
     def save_baselines(self, lease: Lease, search_task_id: int, baselines: Baselines) -> None:
+        """Store what the task's kernels are compared with, in place of earlier ones, and an event of it.
+
+        The same ones again change nothing and append no event. Raises LeaseLost.
+        """
         data = baselines.to_json()
         with self._database.write() as connection:
             job = lock_leased(connection, lease)
@@ -127,11 +140,13 @@ class Leases(Part):
                 append_events(connection, job.id, [NewEvent("baselines", facts)])
 
     def append_events(self, lease: Lease, events: Sequence[NewEvent]) -> None:
+        """Raises LeaseLost."""
         with self._database.write() as connection:
             job = lock_leased(connection, lease)
             append_events(connection, job.id, events)
 
     def finish_job(self, lease: Lease, state: JobState, error: str = "", summary: JsonObject | None = None) -> Job:
+        """End the job (COMPLETED, CANCELLED or FAILED) and append the event of it. Raises LeaseLost."""
         if not state.ended:
             raise InvalidInput("state", f"{state} does not end a job", "COMPLETED, CANCELLED or FAILED")
         with self._database.write() as connection:
@@ -140,6 +155,7 @@ class Leases(Part):
             return end(connection, job.id, state, error, **values)
 
     def release_job(self, lease: Lease) -> None:
+        """Release an unfinished job: WAITING again (CANCELLED if it was CANCELLING). Raises LeaseLost."""
         with self._database.write() as connection:
             job = lock_leased(connection, lease, any_schema=True)
             if job.state is JobState.CANCELLING:
@@ -148,6 +164,11 @@ class Leases(Part):
                 set_state(connection, job.id, JobState.WAITING, {}, worker=None, lease_expires_at=None)
 
     def fail_attempt(self, lease: Lease, error: str) -> Job:
+        """Release a job that could not be searched now, with the reason.
+
+        WAITING again, after a while that grows with each attempt that fails; FAILED after MAX_ATTEMPTS in a row with no
+        trial recorded in between; CANCELLED if it was CANCELLING. Raises LeaseLost.
+        """
         with self._database.write() as connection:
             job = lock_leased(connection, lease)
             if job.state is JobState.CANCELLING:
@@ -155,6 +176,7 @@ class Leases(Part):
             return count_failure(connection, connection.execute(_ATTEMPTED, {"job": job.id}).one(), error)
 
     def end_abandoned(self) -> None:
+        """End jobs that are being cancelled and whose worker was lost, whether there is another one or not."""
         with self._database.read() as connection:
             check_schema_in(connection)
             if not queue.any_abandoned(connection):

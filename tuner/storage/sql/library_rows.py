@@ -1,4 +1,4 @@
-"""Rows of libraries without their content, as lists, choices and aliases read them."""
+"""Rows of libraries without their content, as lists, choices and aliases read them, and which takes whose place."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, FromClause, Select, Text, and_, case, cast, or_, select
+from sqlalchemy import ColumnElement, Connection, FromClause, Select, Text, and_, case, cast, or_, select, update
 
+from tuner.library.choice import covers
 from tuner.library.dispatcher import symbol_bounds
 from tuner.program.job.range_text import Ranges
 from tuner.program.language.spans import span_from_json
 from tuner.storage.errors import Unreadable, reading
-from tuner.storage.libraries import Comparison, LibraryRow
+from tuner.storage.libraries import Comparison, LibraryRow, Verdict
 from tuner.storage.sql._rows import AnyRow, readable
 from tuner.storage.sql.identity import stored_task
 from tuner.storage.sql.schema import (
@@ -143,3 +144,48 @@ def _aliases(connection: Connection, numbers: Sequence[int]) -> Mapping[int, Seq
     for row in connection.execute(named) if numbers else ():
         result[row.artifact_id].append(row.name)
     return result
+
+
+def settle(connection: Connection, saved: Known, comparison: Comparison) -> Verdict:
+    """Store the comparison of a new library and what follows from it.
+
+    It replaces the other if it covers as much and wins, unless another library has done so meanwhile: these two were
+    never compared, and stand beside each other. If it covers no more and does not win, the other stays in its place.
+    """
+    verdict = Verdict.KEPT
+    other = newest_of(connection, saved, comparison.against)
+    if other is not None:
+        mine, theirs = saved.library.ranges, other.library.ranges
+        if comparison.wins and covers(mine, theirs):
+            verdict = Verdict.REPLACES if _supersede(connection, saved, comparison.against) else Verdict.KEPT
+        elif not comparison.wins and covers(theirs, mine):
+            _change(connection, saved, superseded_by=other.number)
+    _change(connection, saved, comparison=comparison.to_json(verdict))
+    return verdict
+
+
+def newest_of(connection: Connection, like: Known, digest: str) -> Known | None:
+    """The newest other library of that digest for the same workload, target and number of threads."""
+    same = _beside(like, digest)
+    rows = known_rows(connection, ROWS.where(*same).order_by(artifacts.c.id.desc()).limit(1))
+    return rows[0] if rows else None
+
+
+def _supersede(connection: Connection, saved: Known, digest: str) -> bool:
+    """Whether a library of that digest was still served: the same one may be stored by several jobs."""
+    changed = update(artifacts).where(*_beside(saved, digest), artifacts.c.superseded_by.is_(None))
+    return connection.execute(changed.values(superseded_by=saved.number)).rowcount > 0
+
+
+def _beside(like: Known, digest: str) -> tuple[ColumnElement[bool], ...]:
+    return (
+        artifacts.c.workload_id == like.workload_id,
+        artifacts.c.target_id == like.target_id,
+        artifacts.c.threads == like.library.threads,
+        artifacts.c.digest == digest,
+        artifacts.c.id != like.number,
+    )
+
+
+def _change(connection: Connection, saved: Known, **values: object) -> None:
+    connection.execute(update(artifacts).where(artifacts.c.id == saved.number).values(**values))

@@ -25,6 +25,10 @@ _scope = (_record.workload_id, _record.target_id, _record.threads)
 
 class StaleRecords(Part):
     def stale_knowledge(self) -> tuple[StaleKnowledge, ...]:
+        """Everything that is stored and not comparable with what this version measures, the most first.
+
+        Reads all records: seconds where there are millions.
+        """
         with self._database.read() as connection:
             if connection.dialect.name == "postgresql":
                 # It reads every record.

@@ -71,10 +71,15 @@ class _Rows:
 
 class Pruning(Part):
     def prunable(self, retention: Retention) -> tuple[Prunable, ...]:
+        """What ``prune`` would delete, of each kind that ``retention`` names."""
         with self._database.read() as connection:
             return tuple(rows.counted(connection) for rows in _chosen(retention))
 
     def prune(self, retention: Retention, limit: int = 1000) -> int:
+        """Delete up to ``limit`` rows of what ``retention`` names; how many were. 0: nothing is left.
+
+        A transaction each: other writers never wait long.
+        """
         left = cursors.checked(limit)
         for rows in _chosen(retention):
             with self._database.write() as connection:

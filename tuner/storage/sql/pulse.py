@@ -50,6 +50,7 @@ _devices = select(devices.c.id, devices.c.key, age_s(devices.c.seen_at).label("s
 
 class Pulses(Part):
     def pulse(self) -> Pulse:
+        """Figures for monitoring."""
         with self._database.read() as connection:
             rows = connection.execute(_by_state).all()
             return Pulse(

@@ -10,17 +10,17 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, ScalarSelect, Select, Text, and_, bindparam, cast, func, select, union
 
 from tuner.program.language.workload import JsonObject, WorkloadInstance
+from tuner.program.target import Target
 from tuner.records import PROTOCOL, ErrorKind, MeasureResult, Phase, TuningRecord
 from tuner.schedule.space import MicroKernel
-from tuner.storage.devices import DeviceReading
 from tuner.storage.errors import reading
 from tuner.storage.sql import cursors, latencies
 from tuner.storage.sql._rows import AnyRow, Part, insert_new, readable
 from tuner.storage.sql.columns import from_json
+from tuner.storage.sql.devices import target_of
 from tuner.storage.sql.identity import instance_of, shapes_of, split_label, stored_task, symbols_text
 from tuner.storage.sql.schema import (
     disqualified_kernels,
-    jobs,
     kernel_latencies,
     micro_kernels,
     search_tasks,
@@ -43,6 +43,7 @@ class Records(Part):
     def list_trials(
         self, job_id: str, after: int = 0, limit: int = 1000, search_task_id: int | None = None
     ) -> tuple[TuningRecord, ...]:
+        """Records of a job with ``seq`` (the row's number) above ``after``, in order. Raises NotFound."""
         with self._database.read() as connection:
             page = trial_page(connection, job_id, after, limit, search_task_id)
             if page is None:
@@ -51,6 +52,10 @@ class Records(Part):
             return of_jobs(connection, select_records().where(*within).order_by(_record.id))
 
     def records_of_task(self, search_task_id: int) -> tuple[TuningRecord, ...]:
+        """Everything a policy needs to be rebuilt, in the order it was stored.
+
+        Instances are in the task's shape variables; one that is none of the task's is in the workload's symbols.
+        """
         query = select_records().where(_record.search_task_id == search_task_id).order_by(_record.id)
         with self._database.read() as connection:
             return of_jobs(connection, query)
@@ -58,6 +63,8 @@ class Records(Part):
     def prior_records(
         self, workload_key: str, target_fingerprint: str, threads: int, limit: int = 20_000
     ) -> tuple[TuningRecord, ...]:
+        """What a search of the workload starts from, in the order stored: the newest ``limit`` of its records, and of
+        older ones those that a kernel is known to be wrong by, and the newest readings of the fastest kernels."""
         same = (_on(target_fingerprint, threads), _of(workload_key))
         newest = select(_record.id).where(*same).order_by(_record.id.desc()).limit(cursors.checked(limit)).subquery()
         place = (workload_key, target_fingerprint)
@@ -67,6 +74,8 @@ class Records(Part):
     def records_of_target(
         self, target_fingerprint: str, threads: int, rule: str, limit: int = 20_000
     ) -> tuple[tuple[JsonObject, TuningRecord], ...]:
+        """The newest successful records of a rule on a target, each with its workload in canonical form, whose shape
+        variables are the symbols that the record gives: a model starts from them."""
         same = and_(_on(target_fingerprint, threads), _record.rule == rule, _decides())
         query = select_records().where(same).order_by(_record.id.desc()).limit(cursors.checked(limit))
         with self._database.read() as connection:
@@ -76,18 +85,11 @@ class Records(Part):
             by_key = {row.key: split_label(row.workload)[0] for row in connection.execute(known)}
         return tuple((by_key[record.workload_key], record) for record in rows)
 
-    def device_readings(self, limit: int = 20_000, device_id: str | None = None) -> tuple[DeviceReading, ...]:
-        newest = _newest_ids(device_id).limit(cursors.checked(limit)).subquery()
-        query = (
-            select(_record.device, search_tasks.c.job_id, jobs.c.name, _record.created_at, _record.anchor_s)
-            .join(newest, newest.c.id == _record.id)
-            .join(search_tasks, search_tasks.c.id == _record.search_task_id)
-            .join(jobs, jobs.c.id == search_tasks.c.job_id)
-            .where(_record.device.is_not(None))
-            .order_by(_record.id)
-        )
+    def list_targets(self) -> tuple[Target, ...]:
+        """Every target that a device or a search task has had, in the order in which they came."""
         with self._database.read() as connection:
-            return tuple(DeviceReading(*row) for row in connection.execute(query))
+            rows = connection.execute(select(targets.c.id, targets.c.target).order_by(targets.c.id)).all()
+        return tuple(readable("target", target_of, rows))
 
     def _all(self, query: Select[Any]) -> tuple[TuningRecord, ...]:
         with self._database.read() as connection:
@@ -230,13 +232,6 @@ def _on(target_fingerprint: str, threads: int) -> ColumnElement[bool]:
 
 def _of(workload_key: str) -> ColumnElement[bool]:
     return _record.workload_id == _workload_id(workload_key)
-
-
-def _newest_ids(device_id: str | None) -> Select[Any]:
-    if device_id is None:
-        return select(_record.id).order_by(_record.id.desc())
-    own = and_(_record.device == device_id, _record.search_task_id.is_not(None))
-    return select(_record.id).where(own).order_by(_record.created_at.desc(), _record.id.desc())
 
 
 # Numbers looked up beforehand, not conditions on joined tables: the indexes begin with them.

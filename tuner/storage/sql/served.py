@@ -28,8 +28,8 @@ from tuner.storage.libraries import Alternative, Artifact, LibraryQuery, Served
 from tuner.storage.sql._rows import Part
 from tuner.storage.sql.artifacts import artifact_of
 from tuner.storage.sql.engine import Database
+from tuner.storage.sql.latencies import medians_of
 from tuner.storage.sql.library_rows import ROWS, Known, is_sound, known_rows, may_be_chosen
-from tuner.storage.sql.medians import medians_of
 from tuner.storage.sql.schema import artifacts, library_aliases, search_tasks, targets, workloads
 from tuner.storage.sql.tables import Tables
 
@@ -47,6 +47,11 @@ class ServedLibraries(Part):
         self._tables = Tables()
 
     def served(self, query: LibraryQuery) -> Served:
+        """The library to hand out, with how it compares with the others that cover the range.
+
+        Raises NotFound, which tells what ranges and numbers of threads there are, and InvalidInput on field ``range``
+        for other symbols than the workload's.
+        """
         with self._database.read() as connection:
             asked, chosen = self._choose(connection, query)
             others = [row for row in _beside(connection, chosen) if covers(row.library.ranges, asked)][:MAX_TOLD]
@@ -62,10 +67,12 @@ class ServedLibraries(Part):
         )
 
     def serve(self, query: LibraryQuery) -> Artifact:
+        """The library that ``served`` finds, without how it compares."""
         with self._database.read() as connection:
             return artifact_of(connection, self._choose(connection, query)[1].number)
 
     def incumbent(self, workload_key: str, target_fingerprint: str, threads: int, ranges: Ranges) -> Artifact | None:
+        """What a new library for these ranges of the symbols has to win against; None if nothing covers them."""
         try:
             return self.serve(LibraryQuery(workload_key, target_fingerprint, threads, ranges))
         except NotFound:

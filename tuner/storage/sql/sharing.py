@@ -19,7 +19,7 @@ from tuner.program.target import Target
 from tuner.records import TuningRecord
 from tuner.storage.errors import CorruptData, NotFound, Unreadable, reading
 from tuner.storage.jsonl import MAX_TEXT, SharedRecord
-from tuner.storage.sharing import IMPORTED, Imported
+from tuner.storage.maintenance import IMPORTED, Imported
 from tuner.storage.sql import cursors
 from tuner.storage.sql._rows import AnyRow, Part, insert_new, insert_returning, readable
 from tuner.storage.sql.counts import count_each
@@ -48,6 +48,11 @@ class Sharing(Part):
     def export_records(
         self, workload_keys: Sequence[str] = (), after: int = 0, limit: int = 2000
     ) -> tuple[SharedRecord, ...]:
+        """Records (of these workloads, if any are named) with ``seq`` above ``after``, in the order stored.
+
+        Instances are in symbols. The job and the provenance of an imported record are those that it came with. Raises
+        NotFound for a workload that is not known.
+        """
         asked: dict[str, Any] = {"after": cursors.position(after), "count": cursors.checked(limit)}
         with self._database.read() as connection:
             if workload_keys:
@@ -60,6 +65,10 @@ class Sharing(Part):
         return ()
 
     def import_records(self, records: Sequence[SharedRecord]) -> Imported:
+        """Store the records that are not known yet, with the provenance ``imported``, and what they refer to.
+
+        Raises InvalidInput on field ``records[INDEX]...``; nothing is stored then.
+        """
         dated = [_dated(shared, index) for index, shared in enumerate(records)]
         with self._database.write() as connection:
             if connection.dialect.name == "postgresql":

@@ -81,6 +81,8 @@ class TrialPage:
 
 class Trials(Part):
     def trials_as_json(self, job_id: str, after: int = 0, limit: int = 1000) -> tuple[list[str], int]:
+        """The records of ``list_trials``, each as a JSON object (of a record and its result), and the number of the
+        last one: ``after`` if there are none. Raises NotFound."""
         with self._database.read() as connection:
             page = trial_page(connection, job_id, after, limit)
             if page is None:

@@ -26,6 +26,10 @@ class Webhooks(Part):
     def claim_delivery(
         self, hold_s: float, not_of_keys: Sequence[str] = (), not_to_hosts: Sequence[str] = ()
     ) -> Delivery | None:
+        """The message that is due longest, which no other caller gets for ``hold_s`` seconds. None if none is due.
+
+        Those of jobs of these API keys, and to these hosts (as of a Delivery), are left.
+        """
         due = _FIRST_DUE.where(_deliveries.api_key_id.not_in(not_of_keys), *(~_goes_to(host) for host in not_to_hosts))
         # Senders poll, mostly in vain: read first, and write only if something is due.
         with self._database.read() as connection:
@@ -48,9 +52,11 @@ class Webhooks(Part):
         )
 
     def finish_delivery(self, delivery: Delivery) -> None:
+        """Note that it was delivered."""
         self._settle(delivery, {"next_at": None, "delivered_at": now(), "error": ""})
 
     def retry_delivery(self, delivery: Delivery, error: str, after_s: float | None) -> None:
+        """Note that it was not delivered: try again after ``after_s`` seconds, or never (None)."""
         self._settle(delivery, {"next_at": None if after_s is None else later(after_s), "error": error})
 
     def _settle(self, delivery: Delivery, values: dict[str, object]) -> None:

@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from sqlalchemy import BindParameter, Connection, bindparam, distinct, exists, func, select
+from sqlalchemy import BindParameter, Connection, bindparam, distinct, func, select
 
 from tuner.storage.errors import NotFound
-from tuner.storage.jobs import SearchTaskRow
-from tuner.storage.paging import Page
+from tuner.storage.jobs import Page
+from tuner.storage.lookups import WorkloadRow
 from tuner.storage.sql import cursors
 from tuner.storage.sql._rows import AnyRow, Part
 from tuner.storage.sql.identity import split_label
-from tuner.storage.sql.jobs import select_tasks, task_of
-from tuner.storage.sql.schema import artifacts, record_counts, search_tasks, targets, workloads
-from tuner.storage.workloads import WorkloadRow
+from tuner.storage.sql.schema import record_counts, search_tasks, targets, workloads
 
 # Built once: composing a statement takes longer than running it.
 _LISTED = (
@@ -53,6 +51,7 @@ class _Known:
 
 class Workloads(Part):
     def list_workloads(self, cursor: str | None = None, limit: int = 50) -> Page[WorkloadRow]:
+        """Newest first."""
         before = cursors.decode("workloads", cursor)
         asked = {
             "before": cursors.MAX_NUMBER if before is None else cursors.position(before),
@@ -64,31 +63,12 @@ class Workloads(Part):
         return cursors.page("workloads", rows, limit, lambda row: int(row.id), lambda row: _workload_of(row, known))
 
     def get_workload(self, workload_key: str) -> WorkloadRow:
+        """Raises NotFound."""
         with self._database.read() as connection:
             row = connection.execute(select(workloads).where(workloads.c.key == workload_key)).one_or_none()
             if row is None:
                 raise NotFound(f"no workload {workload_key!r}")
             return _workload_of(row, _known(connection, [row.id]))
-
-    def tasks_of_workload(self, workload_key: str, limit: int = 200) -> tuple[SearchTaskRow, ...]:
-        query = select_tasks().where(workloads.c.key == workload_key).order_by(search_tasks.c.id.desc())
-        with self._database.read() as connection:
-            result = tuple(map(task_of, connection.execute(query.limit(cursors.checked(limit)))))
-        if not result:
-            raise NotFound(f"no job has been submitted for workload {workload_key!r}")
-        return result
-
-    def latest_task(self, workload_key: str, target_fingerprint: str | None = None) -> SearchTaskRow:
-        query = select_tasks().where(workloads.c.key == workload_key)
-        if target_fingerprint is not None:
-            query = query.where(targets.c.fingerprint == target_fingerprint)
-        built = exists().where(artifacts.c.search_task_id == search_tasks.c.id)
-        with self._database.read() as connection:
-            row = connection.execute(query.order_by(built.desc(), search_tasks.c.id.desc()).limit(1)).one_or_none()
-        if row is None:
-            place = "" if target_fingerprint is None else f" on target {target_fingerprint}"
-            raise NotFound(f"no job has been submitted for workload {workload_key!r}{place}")
-        return task_of(row)
 
 
 def _known(connection: Connection, ids: Sequence[int]) -> Mapping[int, _Known]:
