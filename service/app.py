@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from threading import BoundedSemaphore
 
 from anyio import CapacityLimiter
 from fastapi import APIRouter, FastAPI
 from starlette.middleware.gzip import GZipMiddleware
+from starlette.routing import BaseRoute
 
 from service import health, openapi, problems
 from service.access import endpoints as access
@@ -81,19 +84,7 @@ def create_app(storage: Storage, *, settings: Settings = DEFAULTS, root_path: st
     app.state.keys = keys = Keys(storage, settings.key_cache_s)
     app.state.rates = rates = Rates(settings)
     problems.install(app, settings)
-    app.include_router(_v1())
-    for router in (
-        health.router,
-        login.router,
-        assets.router,
-        form.router,
-        docs.router,
-        pages.router,
-        model.router,
-        fleet.router,
-    ):
-        app.include_router(router)
-    require_scopes(app.routes)
+    app.router.routes.extend(_routes())
     openapi.install(app)
     app.mount("/static", assets.files)
     # The one added last runs first: authentication precedes reading the body.
@@ -108,6 +99,26 @@ def create_app(storage: Storage, *, settings: Settings = DEFAULTS, root_path: st
     app.add_middleware(PacedStarts)
     app.add_middleware(UnderPrefix, prefix=parse_prefix(root_path))
     return app
+
+
+@cache
+def _routes() -> Sequence[BaseRoute]:
+    """Of every application of this process: they know no storage, and take longer to make than all the rest of it."""
+    result = APIRouter()
+    for router in (
+        _v1(),
+        health.router,
+        login.router,
+        assets.router,
+        form.router,
+        docs.router,
+        pages.router,
+        model.router,
+        fleet.router,
+    ):
+        result.include_router(router)
+    require_scopes(result.routes)
+    return result.routes
 
 
 def _v1() -> APIRouter:

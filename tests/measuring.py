@@ -6,6 +6,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import tvm_ffi.libinfo
@@ -82,6 +83,7 @@ def wait_for(what: Callable[[], bool], limit_s: float = 30.0) -> None:
         time.sleep(0.05)
 
 
+@cache
 def program(behaviour: str = RIGHT, compiler: str = "gcc") -> bytes:
     """A shared object that computes the matmul of TASK and then does as ``behaviour`` says, in C."""
     with tempfile.TemporaryDirectory() as directory:

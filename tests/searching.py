@@ -49,16 +49,21 @@ QUICK_POLICIES: dict[str, PolicyFactory] = {
 
 
 def small_models(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cost models of fewer trees, whose rates are fitted less often: for tests of what is done with predictions."""
+    """Cost models of fewer trees, over rates that are not fitted: for tests of what is done with predictions."""
     monkeypatch.setattr(residual, "ROUNDS", 30)
-    monkeypatch.setattr(refit, "GROWTH", 8.0)
+    monkeypatch.setattr(refit, "MAX_PAIRS", 0)
 
 
-def make_quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small populations and models, and binaries that nothing is compiled for: what is tested here is the loop."""
+def quick_policies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small populations and models in the searches of this process: for tests of what is around them."""
     small_models(monkeypatch)
     for name, policy in QUICK_POLICIES.items():
         monkeypatch.setitem(POLICIES, name, policy)
+
+
+def make_quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same, and binaries that nothing is compiled for: what is tested here is the loop."""
+    quick_policies(monkeypatch)
     monkeypatch.setattr(codegen, "module_of", lambda task, kernels, tree: (kernels, tree))
     monkeypatch.setattr(codegen, "object_of", lambda task, kernel: b"object")
     monkeypatch.setattr(codegen, "link", lambda task, kernels, tree, objects: repr((kernels, tree)).encode())

@@ -6,12 +6,15 @@ element type that its pattern admits, each as small as it can be and still have 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 from tuner.program.job.build import workload_from_json
 from tuner.program.job.task import SearchTask
 from tuner.program.language.shape_vars import ShapeVar
+from tuner.program.language.workload import Workload
 from tuner.program.target import Target
 
 RANGE = range(1, 65)
@@ -388,8 +391,14 @@ SAMPLES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
 }  # fmt: skip
 
 
+@cache
+def _workload(sample: str) -> Workload:
+    """Of each sample there are tasks for several targets."""
+    return workload_from_json(json.loads(sample))
+
+
 def sample_task(sample: Mapping[str, Any], target: Target, threads: int, values: range = RANGE) -> SearchTask:
     """A search of a sample whose shape variables all run over ``values``, by default RANGE."""
-    workload = workload_from_json(sample)
+    workload = _workload(json.dumps(sample))
     variables = tuple(ShapeVar(name, values) for name in sorted(workload.variables))
     return SearchTask(workload, shape_vars=variables, target=target, threads=threads)

@@ -13,6 +13,7 @@ import pytest
 from tests.contract.samples import JOB
 from tests.fakes import FakeRecorder
 from tests.measuring import wait_for
+from tests.searching import quick_policies
 from tests.worker.jobs.searching import local_searches
 from tuner.errors import InvalidInput
 from tuner.library.dispatcher import Dispatcher
@@ -37,6 +38,11 @@ TRIALS = Budget(24, None)
 FOREVER_S = 1000.0
 BINARY = b"simulated"
 OBJECT = b"object"
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    quick_policies(monkeypatch)
 
 
 @pytest.fixture(scope="module")

@@ -6,10 +6,16 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.searching import quick_policies
 from worker.device_server import start_device
 from worker.tracker import start_tracker
 
 Address = tuple[str, int]
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    quick_policies(monkeypatch)
 
 
 @pytest.fixture(scope="session")

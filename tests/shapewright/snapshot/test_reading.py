@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import zipfile
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 
 import shapewright as sw
 from shapewright.snapshot import Missing, Snapshot, merge
-from shapewright.snapshot.entries import LIST, comment_of
+from shapewright.snapshot.entries import LIST, comment_of, member
 from tests.shapewright.snapshot.samples import job, pulled, task
 from tuner.errors import InvalidInput, ShapewrightError
 from tuner.library.package import LIBRARY
@@ -146,6 +147,16 @@ def test_any_changed_byte_is_noticed(snapshot: Snapshot) -> None:
     assert noticed > 50
 
 
+def test_a_file_that_was_exchanged_is_noticed(snapshot: Snapshot) -> None:
+    """The archive's own checksums are right."""
+    first = member(snapshot.entries[0].digest, "dispatch.json")
+    with zipfile.ZipFile(snapshot.file) as archive:
+        comment = archive.comment
+    _rewritten(snapshot.file, comment, changed={first: b"{}"})
+    with pytest.raises(ShapewrightError, match=r"dispatch\.json is damaged"):
+        Snapshot(snapshot.file).files(snapshot.entries[0])
+
+
 def test_a_file_of_a_later_version_says_so(snapshot: Snapshot) -> None:
     _rewritten(snapshot.file, comment=comment_of(b"").replace(b"snapshot/1", b"snapshot/2"))
     with pytest.raises(ShapewrightError, match=r"version 2, this release reads up to 1: install a later release"):
@@ -196,10 +207,12 @@ def test_a_snapshot_that_is_replaced_while_it_is_open_is_noticed(snapshot: Snaps
         snapshot.files(snapshot.entries[0])
 
 
-def _rewritten(file: Path, comment: bytes, listed: bytes | None = None) -> None:
-    """The same archive with another comment, and another list."""
+def _rewritten(
+    file: Path, comment: bytes, listed: bytes | None = None, changed: Mapping[str, bytes] | None = None
+) -> None:
+    """The same archive with another comment, another list, and other members."""
     with zipfile.ZipFile(file) as archive:
-        members = {name: archive.read(name) for name in archive.namelist()}
+        members = {name: archive.read(name) for name in archive.namelist()} | dict(changed or {})
     members[LIST] = members[LIST] if listed is None else listed
     with zipfile.ZipFile(file, "w") as archive:
         for name, content in members.items():

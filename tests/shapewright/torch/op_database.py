@@ -14,7 +14,6 @@ from itertools import islice
 from typing import Any
 
 import torch
-from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils import _pytree
 
 from tests.shapewright.torch.replacing import Replacing, same
@@ -35,6 +34,9 @@ class Outcomes:
 
 def operators(dtype: torch.dtype) -> list[Any]:
     """Those that a CPU has for ``dtype``, in order; what ``empty`` and its like give is no value."""
+    # Takes as long to load as PyTorch itself, and one process needs it.
+    from torch.testing._internal.common_methods_invocations import op_db  # noqa: PLC0415
+
     return [op for op in op_db if dtype in op.dtypes and "empty" not in op.name]
 
 

@@ -53,7 +53,7 @@ def test_beside_broken_sources_a_whole_one_serves(libraries: Path, tmp_path: Pat
     assert fast is not None
 
 
-@pytest.mark.parametrize("environment", [{}, {"HOME": ""}, {"HOME": "/dev/null/home"}, {"ALL_PROXY": "socks5://h:1"}])
+@pytest.mark.parametrize("environment", [{"ALL_PROXY": "socks5://h:1"}, {"HOME": ""}, {"HOME": "/dev/null/home"}])
 def test_a_user_without_a_home_builds(environment: dict[str, str], libraries: Path, tmp_path: Path) -> None:
     program = (
         "import sys, warnings, torch\n"

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.tuner.calibration.observing import TARGET, observed_at, perturbed
-from tuner.calibration import calibrate
+from tuner.calibration import calibrate, cpu
 from tuner.calibration.calibrate import MIN_PROBES
 from tuner.calibration.cpu import KERNELS, ROWS, issuing, products
 from tuner.calibration.fit import errors
@@ -50,6 +50,13 @@ class Clock:
         return self.now_s
 
 
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A third of the kernels, for what the fit itself does not change."""
+    monkeypatch.setattr(cpu, "KERNELS", KERNELS // 3)
+    monkeypatch.setattr(cpu, "BATCH", KERNELS // 3)
+
+
 def fleet_at(rates: Rates, **given: object) -> Fleet:
     model = lambda task, kernel, shape: theory(task.at_rates(rates), kernel, shape)  # noqa: E731
     return Fleet(1, model=model, spread=0.0, **given)  # type: ignore[arg-type]
@@ -81,6 +88,7 @@ def test_what_a_core_issues_is_measured_and_no_guess_of_its_description() -> Non
     assert issuing(LEVELS, TARGET, 1) == issuing(None, TARGET, 1) == TYPICAL
 
 
+@pytest.mark.usefixtures("few")
 def test_levels_are_read_by_all_threads_and_rates_are_of_one_core() -> None:
     found = calibrate(TARGET, 4, builder=SimulatedBuilder(), runner=Runner(fleet_at(TYPICAL)))
     assert found is not None
@@ -129,6 +137,7 @@ def test_a_device_on_which_all_fails_is_not_calibrated() -> None:
     assert calibrate(TARGET, 1, builder=SimulatedBuilder(), runner=runner) is None
 
 
+@pytest.mark.usefixtures("few")
 def test_a_device_that_cannot_tell_its_levels_is_calibrated_without() -> None:
     runner = Runner(fleet_at(perturbed(6)), levels=None)
     found = calibrate(TARGET, 1, builder=SimulatedBuilder(), runner=runner)

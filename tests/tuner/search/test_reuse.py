@@ -20,7 +20,6 @@ from tuner.records import DISQUALIFYING, PROTOCOL, ErrorKind, MeasureResult, Pha
 from tuner.schedule import space_of
 from tuner.schedule.space import MicroKernel
 from tuner.search.cost_model import PairCostModel
-from tuner.search.cost_model.refit import FIRST_PAIRS
 from tuner.search.policy import POLICIES
 from tuner.search.reuse import NOTHING, Knowledge, Reuse, is_related, shared_knowledge
 from tuner.search.tuning import Cancelled
@@ -240,9 +239,7 @@ def test_records_of_a_slower_hour_are_taken_to_the_speed_of_this_one(
     for bench, result in zip(benches, (first[0], slow), strict=True):
         bench.tune(60, knowledge=Knowledge(in_symbols(result)))
     one, other = ([(r.kernel, r.instance) for r in bench.results] for bench in benches)
-    # From then on rates are fitted to logarithms of latencies, which do round.
-    assert len(one) > FIRST_PAIRS
-    assert one[:FIRST_PAIRS] == other[:FIRST_PAIRS]
+    assert one == other
 
 
 def test_related_targets_are_priors_and_are_named_as_such(first: tuple[list[MeasureResult], float]) -> None:

@@ -9,6 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.compiled import built_problems, loaded
+from tests.shares import diagonal
 from tests.tuner.schedule.rules.rows.programs import LOG_SOFTMAX, SOFTMAX, operator, task_of, workload
 from tuner.library.codegen import compile_candidate
 from tuner.measure.verification.verify import difference
@@ -25,15 +26,13 @@ NORM = (
 )
 
 
-@pytest.mark.parametrize("name", OPERATORS)
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(("name", "threads"), diagonal(OPERATORS, [1, 2], every=2))
 def test_dynamic_rows_and_columns(name: str, threads: int) -> None:
     task = task_of(operator(name, m="T", n="S"), threads)
     assert built_problems(task, default_kernel(task), SIZES) == []
 
 
-@pytest.mark.parametrize("name", OPERATORS)
-@pytest.mark.parametrize("columns", [7, 37, 768])
+@pytest.mark.parametrize(("name", "columns"), diagonal(OPERATORS, [7, 37, 768], every=3))
 def test_fixed_columns(name: str, columns: int) -> None:
     task = task_of(operator(name, m="T", n=columns))
     assert built_problems(task, default_kernel(task), [{"m": m} for m in (0, 1, 5, 130)]) == []

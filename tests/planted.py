@@ -1,0 +1,266 @@
+"""Faults planted one by one, each of which a test of `make test` must catch: what the quick suite may not lose.
+
+    python -m tests.planted            # all of them, in some minutes
+    python -m tests.planted cursor     # those whose name holds this
+
+A fault is one changed line, in a copy of the tree: nothing here is touched. Only the tests that are meant to catch it
+run. Exits with 1 if one is not caught, or cannot be planted any more.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = ("tuner", "shapewright", "service", "worker", "migrations")
+COPIED = (*PACKAGES, "tests", "pyproject.toml", "alembic.ini")
+CAUGHT = 1
+"""pytest's exit status where tests failed: any other says that they could not be run."""
+LIMIT_S = 900.0
+
+
+@dataclass(frozen=True)
+class Fault:
+    """``old`` stands once in the package's files called ``file``; ``test``: a file's end of path, and words for -k."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    test: str
+    words: str = ""
+
+
+FAULTS = (
+    Fault(
+        "code: the last row of a product is left out",
+        "tuner/schedule/**/nest.py",
+        "rest = I.Bind(self.m - row)",
+        "rest = I.Bind(self.m - row - 1)",
+        "contract/test_rule.py",
+        "code_computes and (x86_contraction or x86_grouped)",
+    ),
+    Fault(
+        "code: surplus rows of a tile are read past the end",
+        "tuner/schedule/**/readers.py",
+        "return [bound(tirx.min(each, last)) for each in index]",
+        "return [bound(each) for each in index]",
+        "schedule/test_golden.py",
+    ),
+    Fault(
+        "theory: a ragged rest of rows costs what whole tiles cost",
+        "tuner/schedule/**/estimate.py",
+        'rest = np.where(self.of["tail"] > 0, self.rest,',
+        'rest = np.where(self.of["tail"] > 1, self.rest,',
+        "schedule/test_golden.py",
+        "x86_contraction or x86_gathered",
+    ),
+    Fault(
+        "space: a choice that an axis does not have is legal",
+        "tuner/schedule/**/space.py",
+        "if chosen[axis.name] not in axis.choices:",
+        "if axis.name not in chosen:",
+        "schedule/test_space.py",
+    ),
+    Fault(
+        "dispatcher: the boundary belongs to the other side",
+        "tuner/library/**/dispatcher.py",
+        "tree.then if dims[tree.dim] <= tree.at_most else",
+        "tree.then if dims[tree.dim] < tree.at_most else",
+        "library/test_dispatcher.py",
+    ),
+    Fault(
+        "selection: kernels without use are chosen",
+        "tuner/library/**/selection.py",
+        "if gains[pick] < WORTH_RELATIVE:",
+        "if gains[pick] < 0:",
+        "library/test_selection.py",
+    ),
+    Fault(
+        "verification: inputs may be written to",
+        "tuner/measure/**/verify.py",
+        "if not np.array_equal(bits(operand.array), bits(given)):",
+        "if operand.array.shape != given.shape:",
+        "measure/**/test_verify.py",
+    ),
+    Fault(
+        "guard region: nobody looks before the start",
+        "tuner/measure/**/guarded.py",
+        'for name, guard in (("before the start", self.before[::-1]), ("past the end", self.after)):',
+        'for name, guard in (("past the end", self.after),):',
+        "measure/**/test_verify.py",
+    ),
+    Fault(
+        "search: what is being measured is suggested again",
+        "tuner/search/**/theory_first.py",
+        "return self._measured.tried | self._pending | self._wrong",
+        "return self._measured.tried | self._wrong",
+        "contract/test_policy.py",
+        "being_measured",
+    ),
+    Fault(
+        "cost model: models learn the opposite of what was missed",
+        "tuner/search/**/residual.py",
+        "label, weight = targets - self._constant,",
+        "label, weight = self._constant - targets,",
+        "contract/test_cost_model.py",
+    ),
+    Fault(
+        "leases: who lost a job extends it",
+        "tuner/storage/**/leases.py",
+        "jobs.c.id == lease.job.id, jobs.c.epoch == lease.epoch, jobs.c.state",
+        "jobs.c.id == lease.job.id, jobs.c.state",
+        "contract/test_storage_leases.py",
+    ),
+    Fault(
+        "cursor: the last page says that there is more",
+        "tuner/storage/**/cursors.py",
+        "if len(rows) > limit else None",
+        "if len(rows) >= limit else None",
+        "contract/test_storage.py",
+    ),
+    Fault(
+        "idempotency: a key serves for another body",
+        "tuner/storage/**/jobs.py",
+        "if canonical(row.spec) != canonical(spec.source):",
+        "if not row.spec:",
+        "contract/test_storage.py",
+    ),
+    Fault(
+        "migrations: an index is left out",
+        "migrations/versions/0004_login_tokens.py",
+        'op.create_index("ix_login_tokens_api_key_id", "login_tokens", ["api_key_id"])',
+        "pass",
+        "storage/**/test_migrations.py",
+        "index or schema_is_the_one",
+    ),
+    Fault(
+        "scopes: a key may do what it was not given",
+        "service/access/scopes.py",
+        "if not key.allows(scope):",
+        "if not key.scopes:",
+        "service/access/test_scopes.py",
+    ),
+    Fault(
+        "bounds: an idempotency key of any length",
+        "service/jobs/service.py",
+        "(0 < len(key) <= MAX_IDEMPOTENCY_KEY and",
+        "(0 < len(key) and",
+        "service/test_jobs.py",
+    ),
+    Fault(
+        "worker: waits for the database do not grow",
+        "worker/**/retry.py",
+        "wait_s = min(wait_s * 2, LONGEST_WAIT_S)",
+        "wait_s = min(wait_s, LONGEST_WAIT_S)",
+        "worker/**/test_retry.py",
+    ),
+    Fault(
+        "budget: what others were promised counts as left",
+        "worker/**/budget.py",
+        "budget.trials - sum(each.trials or 0 for each in reserved)",
+        "budget.trials - len(reserved)",
+        "worker/**/test_budget.py",
+    ),
+    Fault(
+        "client: a stream of events begins at the first again",
+        "shapewright/client.py",
+        '"Last-Event-ID": str(after)',
+        '"Last-Event-ID": str(0)',
+        "shapewright/test_client.py",
+    ),
+    Fault(
+        "snapshot: a library of a smaller range is taken",
+        "shapewright/snapshot/reading.py",
+        "covering = [entry for entry in there if choice.covers(entry.made_for, ranges)]",
+        "covering = list(there)",
+        "shapewright/snapshot/test_reading.py",
+    ),
+    Fault(
+        "snapshot: a file that was exchanged is taken",
+        "shapewright/snapshot/reading.py",
+        "if hashlib.sha256(content).hexdigest() != digest:",
+        "if not digest:",
+        "shapewright/snapshot/test_reading.py",
+        "exchanged",
+    ),
+    Fault(
+        "C library: a negative size is taken",
+        "shapewright/c_library/runtime.c",
+        "if (value >= 0 && value <= SW_MAX_SIZE) return",
+        "if (value <= SW_MAX_SIZE) return",
+        "c_library/test_functions.py",
+    ),
+    Fault(
+        "torch: operands that are copied are not told of",
+        "shapewright/torch/graphs.py",
+        "if not tensor.constant and operand.fold is None and not self._is_in_a_row(operand)",
+        "if tensor.constant and not self._is_in_a_row(operand)",
+        "torch/test_backend.py",
+        "copied",
+    ),
+    Fault(
+        "models: a norm is folded with another epsilon",
+        "shapewright/models/fusing.py",
+        'eps = float(node.attrs["eps"])',
+        'eps = 10 * float(node.attrs["eps"]) + 0.1',
+        "torch/test_backend.py",
+        "folded",
+    ),
+)
+
+
+def _one(root: Path, pattern: str, text: str = "") -> Path:
+    """The file of that pattern which holds ``text`` once."""
+    found = [path for path in root.glob(pattern) if not text or path.read_text().count(text) == 1]
+    if len(found) != 1:
+        raise SystemExit(f"{pattern}: {len(found)} files hold the line to change; bring tests/planted.py up to date")
+    return found[0]
+
+
+def is_caught(root: Path, fault: Fault) -> bool:
+    """Whether the test fails with the fault in ``root``, which is as before afterwards."""
+    at, test = _one(root, fault.file, fault.old), _one(root, f"tests/**/{fault.test}")
+    whole = at.read_text()
+    at.write_text(whole.replace(fault.old, fault.new))
+    line = [sys.executable, "-m", "pytest", "-q", "-x", "-m", "not soak", "-n", "0", "-p", "no:cacheprovider"]
+    selected = ["-k", fault.words] if fault.words else []
+    # A file changed twice within a second is taken for what was compiled of it before.
+    environment = {**os.environ, "PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1"}
+    try:
+        ran = subprocess.run(
+            [*line, str(test), *selected], cwd=root, env=environment, timeout=LIMIT_S, check=False, capture_output=True
+        )
+    finally:
+        at.write_text(whole)
+    return ran.returncode == CAUGHT
+
+
+def copy_of_the_tree(to: Path) -> None:
+    for name in COPIED:
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, to / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(ROOT / name, to / name)
+
+
+def main(words: list[str]) -> int:
+    missed = []
+    with tempfile.TemporaryDirectory(prefix="shapewright-planted-") as folder:
+        copy_of_the_tree(Path(folder))
+        for fault in FAULTS:
+            if all(word in fault.name for word in words):
+                caught = is_caught(Path(folder), fault)
+                print(f"{'caught' if caught else 'MISSED'}  {fault.name}", flush=True)
+                missed += [] if caught else [fault.name]
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
