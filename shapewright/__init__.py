@@ -1,11 +1,11 @@
 """Shapewright: tuned kernels for tensor programs whose shapes are dynamic.
 
-    import shapewright as sw
+import shapewright as sw
 
-    T = sw.ShapeVar("T", range(1, 129))
-    task = sw.SearchTask(sw.ops.dense, args=dict(m=16 * T, n=2304, k=768), shape_vars=(T,))
-    library = sw.tune(task, trials=256).build()
-    library(x, library.pack(w), out)
+T = sw.ShapeVar("T", range(1, 129))
+task = sw.SearchTask(sw.ops.dense, args=dict(m=16 * T, n=2304, k=768), shape_vars=(T,))
+library = sw.tune(task, trials=256).build()
+library(x, library.pack(w), out)
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from tuner.program.language.workload import ShapeVar, Workload, WorkloadInstance
 
 if TYPE_CHECKING:
     from shapewright.client import Client
-    from shapewright.library import Library, load
+    from shapewright.library import Library
+    from shapewright.loading import load
     from shapewright.models.extract import extract
     from shapewright.packed import PackedWeight
     from shapewright.progress import Progress
@@ -54,7 +55,7 @@ _LAZY = {
     "Snapshot": ("shapewright.snapshot.reading", "Snapshot"),
     "TuneResult": ("shapewright.session", "TuneResult"),
     "extract": ("shapewright.models.extract", "extract"),
-    "load": ("shapewright.library", "load"),
+    "load": ("shapewright.loading", "load"),
     "relax": ("shapewright.relax", ""),
     "torch": ("shapewright.torch", ""),
     "tune": ("shapewright.session", "tune_here"),

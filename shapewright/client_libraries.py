@@ -164,15 +164,15 @@ class LibraryRequests:
 
         Raises BadDownload, and ShapewrightError if this CPU lacks an instruction set that it uses.
         """
-        from shapewright.library import load  # noqa: PLC0415 - clients that only query need no runtime
+        from shapewright.library import library_in  # noqa: PLC0415 - clients that only query need no runtime
 
         asked = {"threads": threads, "ranges": ranges, "alias": alias}
         if directory is not None:
             self.download_library(workload, directory, job, digest, target, **asked)  # type: ignore[arg-type]
-            return load(directory)
+            return library_in(Path(directory))
         with TemporaryDirectory(prefix="shapewright-") as folder:
             self.download_library(workload, folder, job, digest, target, **asked)  # type: ignore[arg-type]
-            return load(folder)
+            return library_in(Path(folder))
 
     # -- names ----------------------------------------------------------------------------------------------------
     def promote(

@@ -15,7 +15,6 @@ import numpy as np
 from shapewright.callers import callers, pool
 from shapewright.operands import Operands, as_array, dtype_name, shape_text
 from shapewright.packed import PackedWeight, packed_sizes
-from shapewright.queries import RangesLike, WorkloadLike, key_of
 from tuner.errors import InvalidInput, ShapewrightError
 from tuner.library import package as files_of
 from tuner.library.dispatcher import Dispatcher
@@ -179,29 +178,11 @@ class Library:
         return f"<Library {self.workload}: {len(self.kernels)} kernel{plural}, {self.digest[:12]}>"
 
 
-def load(
-    source: str | Path,
-    workload: WorkloadLike | None = None,
-    *,
-    target: str | None = None,
-    threads: int | None = None,
-    ranges: RangesLike | None = None,
-) -> Library:
-    """Load the library in a directory, as `shapewright pull` wrote it, or that for ``workload`` in a snapshot.
-
-    ``target``, ``threads`` and ``ranges`` choose in a snapshot, as ``Snapshot.find`` has them; a snapshot of one
-    library needs no workload. A directory with a library of another workload is refused. Raises ShapewrightError if a
-    file is missing or altered, if there is no such library, or if this CPU lacks an instruction set that it uses.
-    """
-    source = Path(source)
-    if source.is_file():
-        return _of_snapshot(source, workload, target, threads, ranges)
-    if not source.is_dir():
-        raise ShapewrightError(f"{source} is not a directory: pull a library there first")
-    library = library_of(files_of.read_files(source), source)
-    if workload is not None and (key := key_of(workload)) != library.workload.key:
-        raise InvalidInput("workload", f"{source} has a library of {library.workload.key}", f"one of {key}")
-    return library
+def library_in(directory: Path) -> Library:
+    """The library in a directory, as `shapewright pull` wrote it, loaded. Raises ShapewrightError."""
+    if not directory.is_dir():
+        raise ShapewrightError(f"{directory} is not a directory: pull a library there first")
+    return library_of(files_of.read_files(directory), directory)
 
 
 def library_of(files: Mapping[str, bytes], source: Path) -> Library:
@@ -210,20 +191,6 @@ def library_of(files: Mapping[str, bytes], source: Path) -> Library:
     check_cpu(manifest)
     dispatcher = files_of.dispatcher_of(files, manifest, source)
     return Library(source, manifest, dispatcher, _load_module(files[files_of.LIBRARY], source / files_of.LIBRARY))
-
-
-def _of_snapshot(
-    file: Path, workload: WorkloadLike | None, target: str | None, threads: int | None, ranges: RangesLike | None
-) -> Library:
-    from shapewright.snapshot.reading import Missing, Snapshot, only_entry  # noqa: PLC0415 - most read a directory
-
-    snapshot = Snapshot(file)
-    if workload is None:
-        return snapshot.load(only_entry(snapshot))
-    found = snapshot.find(workload, target, threads, ranges)
-    if isinstance(found, Missing):
-        raise ShapewrightError(found.reason)
-    return found
 
 
 def check_cpu(manifest: JsonObject) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from shapewright.calibrations import at_kept_rates
 from shapewright.defaults import ensure_home
 from shapewright.download import write
-from shapewright.library import Library, load
+from shapewright.library import Library, library_in
 from shapewright.progress import rows_of, table
 from shapewright.warm_start import records_of
 from tuner.library.dispatcher import Dispatcher
@@ -24,7 +24,7 @@ from tuner.program.target.rates import TYPICAL
 from tuner.records import NO_BASELINES, Baselines, MeasureResult
 from tuner.search.reuse import NOTHING, shared_knowledge
 from tuner.search.summary import SearchSummary, Stage
-from tuner.search.tuning import Tuned, tune
+from tuner.search.tuning import SearchStart, SearchTools, Tuned, tune
 from tuner.storage import NewEvent
 
 if TYPE_CHECKING:
@@ -70,9 +70,9 @@ class TuneResult:
     def build(self, directory: str | Path | None = None) -> Library:
         """The library, loaded; its files are kept in ``directory`` if one is given."""
         if directory is not None:
-            return load(self.save(directory))
+            return library_in(self.save(directory))
         with tempfile.TemporaryDirectory(prefix="shapewright-") as folder:
-            return load(self.save(folder))
+            return library_in(self.save(folder))
 
 
 class _Collector:
@@ -143,13 +143,10 @@ def tune_here(
     with local_tools() as (builder, runner):
         tuned = tune(
             task,
-            builder=builder,
-            runner=runner,
-            recorder=collector,
+            SearchTools(builder, runner, collector),
+            SearchStart(knowledge=known, spent_s=time.monotonic() - began_s),
             budget=budget,
             policy=policy,
             seed=seed,
-            knowledge=known,
-            spent_s=time.monotonic() - began_s,
         )
     return TuneResult(task, tuned, collector.results, collector.baselines)

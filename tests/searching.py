@@ -32,7 +32,7 @@ from tuner.search.policy import (
     TheoryAlone,
     TheorySettings,
 )
-from tuner.search.tuning import Tuned, tune
+from tuner.search.tuning import SearchStart, SearchTools, Tuned, tune
 
 THEORY = TheorySettings(samples=200)
 EVOLUTION = EvolutionSettings(population=32, generations=2, theory=THEORY)
@@ -86,6 +86,11 @@ def measured_round(
     return suggestions
 
 
+def taken(given: dict[str, Any], *names: str) -> dict[str, Any]:
+    """Those of the arguments, which are left out of ``given``."""
+    return {name: given.pop(name) for name in names if name in given}
+
+
 class Bench:
     """A tune() with all its collaborators at hand."""
 
@@ -100,9 +105,8 @@ class Bench:
     ) -> Tuned:
         return tune(
             task,
-            builder=self.builder,
-            runner=self.runner,
-            recorder=self.recorder,
+            SearchTools(self.builder, self.runner, self.recorder, **taken(more, "should_stop", "should_finish")),
+            SearchStart(**taken(more, "past", "baselines", "knowledge", "spent_s")),
             budget=Budget(trials, seconds),
             clock=self.clock,
             **{"parallel_builds": 0} | more,

@@ -31,6 +31,7 @@ from tuner.program.target import Target
 from tuner.records import NUMPY, Baseline, Baselines, ErrorKind, MeasureResult, Phase
 from tuner.schedule import space_of
 from tuner.search.budget import BudgetTracker
+from tuner.search.context import SearchContext
 from tuner.search.observations import normalized, reference_anchor_s
 from tuner.search.outcome import LIBRARY, SO_FAR
 from tuner.search.summary import JobSummary, SearchSummary, Stage
@@ -88,7 +89,8 @@ class Searched:
         told: Any = SimpleNamespace(update=lambda results: None, at_speed=lambda anchor_s: None, interval_coverage=None)
         tracker = BudgetTracker(Budget(128, 60.0), clock=lambda: 0.0)
         unused: Any = None
-        trials = Trials(self.task, told, told, unused, unused, unused, tracker, bool, bool, self.baselines)
+        context = SearchContext(self.task, unused, told, told, unused, tracker)
+        trials = Trials(context, self.baselines)
         for batch in batches:
             results = [self._result(*reading) for reading in batch]
             trials.add_results(results)

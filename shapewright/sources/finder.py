@@ -7,8 +7,10 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
+from shapewright.sources.directory import Directory
 from shapewright.sources.libraries import keep, kept_folder
-from shapewright.sources.source import SOURCES, Directory, Match, Source, SourceAway, SourceLike, source_of
+from shapewright.sources.opening import SOURCES, source_of
+from shapewright.sources.source import Match, Source, SourceAway, SourceLike
 from tuner.errors import InvalidInput, ShapewrightError, clean
 from tuner.plain_files import is_folder
 from tuner.program.language.workload import Workload

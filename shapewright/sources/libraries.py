@@ -51,9 +51,9 @@ def fetched(digest: str, fetch: Callable[[Path], object]) -> Path:
 def load_library(directory: Path) -> Library:
     """The library in ``directory``, loaded once for each digest. Raises ShapewrightError."""
     os.environ.setdefault(SPIN, "0")
-    from shapewright.library import load  # noqa: PLC0415 - after the pool's setting
+    from shapewright.library import library_in  # noqa: PLC0415 - after the pool's setting
 
-    library = load(directory)
+    library = library_in(directory)
     with _lock:
         return _loaded.setdefault(library.digest, library)
 

@@ -11,8 +11,8 @@ A saved program that calls tuned libraries needs ``import shapewright.torch`` be
 
 from __future__ import annotations
 
+from shapewright.sources.directory import provide
 from shapewright.sources.reports import Report
-from shapewright.sources.source import provide
 from shapewright.torch import op as _op  # noqa: F401 - registers torch.ops.shapewright.call
 from shapewright.torch.optimizing import optimize
 from shapewright.torch.packs import forget

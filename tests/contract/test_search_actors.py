@@ -30,13 +30,13 @@ FOREVER_S = 1000.0
 def harmful() -> Callable[..., Any]:
     """Opens searches whose policy aborts if their seed is HARMFUL. Nested, so that it travels to actors by value."""
 
-    def open_search(task: Any, **given: Any) -> Any:
+    def open_search(*given: Any, **named: Any) -> Any:
         import os  # noqa: PLC0415  (it has to be found in the other process)
 
         from tuner.search.search import Search  # noqa: PLC0415
 
-        search = Search(task, **given)
-        if given["seed"] == 13:
+        search = Search(*given, **named)
+        if named["seed"] == 13:
             search._policy.suggest = lambda *args, **named: os.abort()  # type: ignore[method-assign]
         return search
 

@@ -22,11 +22,11 @@ from tuner.measure import BuilderLost, BuildResult, DeviceFailed, DeviceLost, Li
 from tuner.measure.runners.simulated import Fleet, SimulatedBuilder
 from tuner.program.job.jobspec import Budget, parse_job
 from tuner.program.job.task import SearchTask
-from tuner.records import MeasureResult
+from tuner.records import MeasureResult, TuningRecord
 from tuner.schedule.space import MicroKernel
 from tuner.search.search import Search
 from tuner.search.summary import EndedBy, Stage
-from tuner.search.tuning import Cancelled, Finishing, VerificationFailed
+from tuner.search.tuning import Cancelled, Finishing, SearchStart, SearchTools, VerificationFailed
 from tuner.storage import LeaseLost, StorageUnavailable
 from worker.building.cluster import Cluster
 from worker.jobs.searches import OpenSearch, TaskSearch
@@ -144,16 +144,21 @@ class Bed:
     finish: threading.Event = field(default_factory=threading.Event)
     fleet: Fleet = field(init=False)
 
-    def search(self, **more: Any) -> TaskSearch:
+    def search(self, past: Sequence[TuningRecord] = (), **more: Any) -> TaskSearch:
         self.fleet = Fleet(1, trial_s=self.trial_s)
+        runner: Any = Wrapped(self.fleet.runner(), self.errors, self.is_wrong)
         return self.opened(
             TASK,
-            builder=self.builder,
-            runner=Wrapped(self.fleet.runner(), self.errors, self.is_wrong),
-            recorder=self.recorder,
-            should_stop=self.stop.is_set,
-            should_finish=self.finish.is_set,
-            **{"parallel_builds": 1} | more,
+            SearchTools(
+                self.builder,
+                runner,
+                self.recorder,
+                self.stop.is_set,
+                self.finish.is_set,
+            ),
+            SearchStart(past=past),
+            parallel_builds=1,
+            **more,
         )
 
 

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 from shapewright import callers
-from shapewright.library import Library, load
+from shapewright.library import Library
+from shapewright.loading import load
 from tests.shapewright.libraries import save_library
 from tuner.errors import InvalidInput
 from tuner.program.language.workload import ShapeVar
@@ -27,7 +28,7 @@ MAX_TASKS = 60
 BEGIN = """
 import os, sys, threading, time
 import numpy as np
-from shapewright.library import load
+from shapewright.loading import load
 
 library = load(sys.argv[1])
 wrong = []

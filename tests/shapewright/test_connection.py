@@ -11,7 +11,8 @@ import pytest
 from shapewright.client import Client, ServiceError, ServiceUnreachable
 from shapewright.connection import MAX_PROBLEM, lines_of, open_http
 from shapewright.errors import BadEnvironment
-from shapewright.sources.source import SourceAway, source_of
+from shapewright.sources.opening import source_of
+from shapewright.sources.source import SourceAway
 from tests.shapewright.answering import answering
 from tuner.program.job.build import make_workload
 

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from shapewright.library import Library, load
+from shapewright.library import Library
+from shapewright.loading import load
 from tests.earlier import RELEASE, library_of
 from tuner.errors import InvalidInput
 from tuner.program.target import native

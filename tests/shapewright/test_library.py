@@ -17,7 +17,8 @@ import pytest
 from numpy.typing import NDArray
 
 import shapewright as sw
-from shapewright.library import Library, load
+from shapewright.library import Library
+from shapewright.loading import load
 from shapewright.packed import PackedWeight
 from tuner.errors import InvalidInput, ShapewrightError
 from tuner.library import package as files_of

@@ -8,16 +8,14 @@ from functools import cached_property
 
 from tuner.library.dispatcher import Dispatcher, Leaf
 from tuner.library.package import LIBRARY, LibraryFiles
-from tuner.measure import BuilderLost, BuildResult, Interrupted, KeptBuilds, Runner
-from tuner.program.job.task import SearchTask
+from tuner.measure import BuilderLost, BuildResult, Interrupted
 from tuner.program.language.workload import JsonObject, WorkloadInstance
 from tuner.records import ErrorKind, MeasureResult, Phase
 from tuner.schedule import default_kernel
 from tuner.schedule.space import MicroKernel
 from tuner.search import finalize
-from tuner.search.budget import BudgetTracker
 from tuner.search.chosen import EXTRA_FINALISTS, Chosen, VerificationFailed
-from tuner.search.cost_model import CostModel
+from tuner.search.context import SearchContext
 from tuner.search.forecast import SAMPLE_WORK, Forecast
 from tuner.search.observations import latency_table
 from tuner.search.policy import Suggestion
@@ -53,21 +51,13 @@ class Tuned:
 class FinalSet:
     """Makes the library of a search, and says how much of the budget must be left for that."""
 
-    def __init__(
-        self,
-        task: SearchTask,
-        model: CostModel,
-        builds: KeptBuilds,
-        runner: Runner,
-        tracker: BudgetTracker,
-        trials: Trials,
-        theory: Sequence[MicroKernel],
-    ) -> None:
-        self._task, self._searched, self._model = task, task.with_least_shape(), model
-        self._builds, self._runner, self._budget = builds, runner, tracker
+    def __init__(self, context: SearchContext, trials: Trials, theory: Sequence[MicroKernel]) -> None:
+        task = context.task
+        self._task, self._searched, self._model = task, task.with_least_shape(), context.model
+        self._builds, self._runner, self._budget = context.builds, context.tools.runner, context.budget
         self._trials, self._measured = trials, trials.measured
-        self._forecast = Forecast(task, builds, trials)
-        self._chosen = Chosen(task, model, trials.measured, theory)
+        self._forecast = Forecast(task, context.builds, trials)
+        self._chosen = Chosen(task, context.model, trials.measured, theory)
 
     # -- what it takes --------------------------------------------------------------------------------------------
     def reserve_s(self) -> float:

@@ -11,10 +11,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from tuner.measure import KeptBuilds, Runner
-from tuner.program.job.task import SearchTask
 from tuner.program.language.workload import WorkloadInstance
 from tuner.records import Phase
+from tuner.search.context import SearchContext
 from tuner.search.observations import Measured
 from tuner.search.policy import Suggestion
 from tuner.search.stream import InFlight, MeasureStream, Queued
@@ -79,20 +78,18 @@ class Pipeline:
 
     def __init__(
         self,
-        task: SearchTask,
-        builds: KeptBuilds,
-        runner: Runner,
+        context: SearchContext,
         ledger: TrialSink,
         phase: Phase,
         reserve_s: float,
         reserve: int,
         plan_next: PlanNext | None,
     ) -> None:
-        self._builds, self._runner, self._ledger = builds, runner, ledger
+        self._builds, self._runner, self._ledger = context.builds, context.tools.runner, ledger
         self._phase, self._reserve_s, self._reserve = phase, reserve_s, reserve
-        self._takes_turns = not builds.beside
+        self._takes_turns = not self._builds.beside
         self._plan_next = None if self._takes_turns else plan_next
-        self._devices = devices = runner.devices
+        self._devices = devices = self._runner.devices
         self._most = BATCH * devices if self._takes_turns else devices + max(BATCH - 1, devices)
         """Kernels under way: those that are measured, and as many that wait for a device."""
         self._todo: deque[Queued] = deque()
@@ -100,7 +97,7 @@ class Pipeline:
         """Readings of what leads, which come first."""
         self._is_recorded = True
         """Whether what was taken from the stream is recorded; False if that failed."""
-        self._stream = MeasureStream(task, runner, 1 if devices == 1 else self._most, self._interrupted)
+        self._stream = MeasureStream(context.task, self._runner, 1 if devices == 1 else self._most, self._interrupted)
 
     def run(self, suggestions: Sequence[Suggestion]) -> None:
         """Raises Cancelled, Finishing, BuilderLost, and what the runner and the ledger raise. Whatever it raises, what

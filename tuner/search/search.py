@@ -8,20 +8,21 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from tuner.measure import Builder, KeptBuilds, Runner
+from tuner.measure import KeptBuilds
 from tuner.program.job.jobspec import DEFAULT_POLICY, Budget
 from tuner.program.job.task import SearchTask
-from tuner.records import NO_BASELINES, Baselines, Phase, TuningRecord
+from tuner.records import Phase
 from tuner.schedule import space_of
 from tuner.search.budget import BudgetTracker
 from tuner.search.chosen import VerificationFailed
+from tuner.search.context import FROM_NOTHING, SearchContext, SearchStart, SearchTools
 from tuner.search.cost_model import PairCostModel
 from tuner.search.final_set import FinalSet, Tuned
 from tuner.search.pipeline import Round
 from tuner.search.policy import Suggestion, dispatched, make_policy, suggestions_of
-from tuner.search.reuse import NOTHING, Knowledge, Reuse
+from tuner.search.reuse import Reuse
 from tuner.search.summary import EndedBy, SearchSummary, Stage
-from tuner.search.trials import Cancelled, Recorder, Trials
+from tuner.search.trials import Cancelled, Trials
 
 KNOWN_SHARE = 0.5
 """The largest share of what is left for the search that timing known kernels again may take."""
@@ -33,54 +34,41 @@ NO_BUDGET = Budget(0, 0.0)
 class Search:
     """The search of one task. ``explore`` spends a budget, ``finalize`` makes the library of what was measured.
 
-    ``past`` are this very task's own records (after a worker's death): the policy is rebuilt from them and they count
-    against the budget, as does ``spent_s``; ``baselines`` are measured unless they were. ``knowledge`` is of other
-    searches: its best kernels are timed again first, and the default is theory's whatever it says. ``policy``: a name
-    of tuner.search.policy.POLICIES. ``parallel_builds``: how many kernels may be built while another is measured; None:
-    one for each core of this machine beyond the task's threads. ``should_stop`` ends the search at once (Cancelled);
-    ``should_finish`` says that only the library of what was measured is wanted (Finishing, after which ``finish`` is
-    called). Time is charged to the budget while one of the methods runs. Close it when it is no longer needed.
+    ``policy``: a name of tuner.search.policy.POLICIES. ``parallel_builds``: how many kernels may be built while another
+    is measured; None: one for each core of this machine beyond the task's threads. Time is charged to the budget while
+    one of the methods runs. Close it when it is no longer needed.
     """
 
     def __init__(
         self,
         task: SearchTask,
+        tools: SearchTools,
+        start: SearchStart = FROM_NOTHING,
         *,
-        builder: Builder,
-        runner: Runner,
-        recorder: Recorder,
         policy: str = DEFAULT_POLICY,
         seed: int = 0,
-        past: Sequence[TuningRecord] = (),
-        baselines: Baselines = NO_BASELINES,
-        knowledge: Knowledge = NOTHING,
-        spent_s: float = 0.0,
-        should_stop: Callable[[], bool] = lambda: False,
-        should_finish: Callable[[], bool] = lambda: False,
         parallel_builds: int | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if parallel_builds is None:
             parallel_builds = max(0, len(os.sched_getaffinity(0)) - task.threads)
-        self._budget = BudgetTracker(NO_BUDGET, spent_s, clock)
-        self._task, self._searched, self._runner = task, task.with_least_shape(), runner
+        self._budget = BudgetTracker(NO_BUDGET, start.spent_s, clock)
+        self._task, self._searched, self._runner = task, task.with_least_shape(), tools.runner
         space = space_of(task)
-        reuse = Reuse(self._searched, space, knowledge)
+        reuse = Reuse(self._searched, space, start.knowledge)
         self._model = PairCostModel(task, seed, reuse.warm)
         self._policy = make_policy(policy, self._searched, space, self._model, seed)
         self._policy.recall(reuse.wrong, reuse.timed)
-        self._builds = KeptBuilds(task, builder, parallel_builds)
-        stops = should_stop, should_finish
-        self._trials = Trials(
-            task, self._model, self._policy, self._builds, runner, recorder, self._budget, *stops, baselines
-        )
+        self._builds = KeptBuilds(task, tools.builder, parallel_builds)
+        context = SearchContext(task, tools, self._model, self._policy, self._builds, self._budget)
+        self._trials = Trials(context, start.baselines)
         self._trials.reused = reuse.facts
         self._measured = self._trials.measured
         # Chosen before anything is learned here, so that whoever resumes the search chooses the same.
         self._theory, self._known = list(self._policy.theory), reuse.picks(self._model)
-        self._final = FinalSet(task, self._model, self._builds, runner, self._budget, self._trials, self._theory)
+        self._final = FinalSet(context, self._trials, self._theory)
         # What another version of the rules measured for the job says nothing of today's kernels.
-        self._past = [record.result for record in past if space.has_rule_of(record.result.kernel)]
+        self._past = [record.result for record in start.past if space.has_rule_of(record.result.kernel)]
         self._is_begun = self._has_run = False
         self._budget.pause()
 

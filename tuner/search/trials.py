@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
-from typing import Protocol
 
 from tuner.library.dispatcher import Dispatcher
-from tuner.measure import BASELINES_S, DeviceFailed, KeptBuilds, Runner
+from tuner.measure import BASELINES_S, DeviceFailed
 from tuner.measure.machine import failure_kind
-from tuner.program.job.task import SearchTask
 from tuner.program.language.workload import WorkloadInstance
 from tuner.records import NO_BASELINES, NUMPY, Baselines, ErrorKind, MeasureResult, Phase
 from tuner.schedule.space import MicroKernel
 from tuner.search import progress
-from tuner.search.budget import BudgetTracker
-from tuner.search.cost_model import CostModel
+from tuner.search.context import SearchContext
 from tuner.search.observations import Measured, at_reference_speed, reference_anchor_s
 from tuner.search.pipeline import Pipeline, PlanNext
-from tuner.search.policy import SearchPolicy, Suggestion
+from tuner.search.policy import Suggestion
 from tuner.search.stream import InFlight
 from tuner.search.summary import EndedBy, Reused, SearchSummary, Stage
 from tuner.storage import NewEvent
@@ -36,18 +33,6 @@ UNKNOWN_BUILD_S = 1.0
 """The time that a build is expected to take before there was any."""
 
 
-class Recorder(Protocol):
-    """Where a search stores its results as it goes. A call returns only when they are stored."""
-
-    def record(
-        self, results: Sequence[MeasureResult], events: Sequence[NewEvent], spent_s: float, summary: SearchSummary
-    ) -> None:
-        """``spent_s``: wall time charged to the task so far."""
-
-    def record_baselines(self, baselines: Baselines) -> None:
-        """Store what the task's kernels are compared with: once in a search, unless it was measured before."""
-
-
 class Cancelled(Exception):
     """``should_stop`` said so; everything measured has been recorded."""
 
@@ -59,26 +44,12 @@ class Finishing(Exception):
 class Trials:
     """Everything that one search has measured, and the way to measure more."""
 
-    def __init__(
-        self,
-        task: SearchTask,
-        model: CostModel,
-        policy: SearchPolicy,
-        builds: KeptBuilds,
-        runner: Runner,
-        recorder: Recorder,
-        tracker: BudgetTracker,
-        should_stop: Callable[[], bool],
-        should_finish: Callable[[], bool],
-        baselines: Baselines,
-    ) -> None:
+    def __init__(self, context: SearchContext, baselines: Baselines = NO_BASELINES) -> None:
         self.measured = Measured()
         self.round = 0
         self.reused: Reused | None = None
         self.ended_by: EndedBy | None = None
-        self._task, self._model, self._policy, self._builds, self._runner = task, model, policy, builds, runner
-        self._recorder, self._budget = recorder, tracker
-        self._should_stop, self._should_finish = should_stop, should_finish
+        self._context, self._budget = context, context.budget
         self._finish_by_s: float | None = None
         self._attempts: dict[tuple[MicroKernel, tuple[tuple[str, int], ...]], int] = {}
         self._default_pairs: set[tuple[MicroKernel, WorkloadInstance]] = set()
@@ -99,8 +70,7 @@ class Trials:
     ) -> None:
         """Build and run these, and what ``plan_next`` suggests after them: see tuner.search.pipeline.Pipeline. Raises
         Cancelled, Finishing, DeviceLost, BuilderLost."""
-        builds, runner = self._builds, self._runner
-        Pipeline(self._task, builds, runner, self, phase, reserve_s, reserve, plan_next).run(suggestions)
+        Pipeline(self._context, self, phase, reserve_s, reserve, plan_next).run(suggestions)
 
     def take_in(self, flights: Sequence[InFlight], phase: Phase) -> None:
         """Learn from the results and record them."""
@@ -128,11 +98,11 @@ class Trials:
         self.check_stop()
         self._has_baselines = True
         try:
-            self._baselines = self._runner.baselines(self._task, self._task.instances)
+            self._baselines = self._context.tools.runner.baselines(self._context.task, self._context.task.instances)
         except DeviceFailed as error:
             self.log(f"nothing to compare with: {error}")
         else:
-            self._recorder.record_baselines(self._baselines)
+            self._context.tools.recorder.record_baselines(self._baselines)
 
     def add_results(self, results: Sequence[MeasureResult]) -> None:
         """Take in what was measured, by this worker or an earlier one."""
@@ -143,12 +113,12 @@ class Trials:
             self._attempts[key] = max(self._attempts.get(key, 0), result.attempt + 1)
         if self._anchor_s is None and (anchor_s := reference_anchor_s(results)):
             self._anchor_s = anchor_s
-            self._model.at_speed(anchor_s)
+            self._context.model.at_speed(anchor_s)
         normalized = at_reference_speed(results, self._anchor_s)
         self.measured.add(normalized)
         # The policy reads the model, so the model learns first.
-        self._model.update(normalized)
-        self._policy.update(normalized)
+        self._context.model.update(normalized)
+        self._context.policy.update(normalized)
         for result in results:
             if result.ok and result.is_theory:
                 self._default_pairs.add((result.kernel, result.instance))
@@ -156,7 +126,7 @@ class Trials:
     def library_failure(self, kernel: MicroKernel, problem: str, kind: ErrorKind) -> MeasureResult:
         """A failed trial for a kernel that could not be built for a library, or computed wrongly in it."""
         kind = failure_kind(RuntimeError(problem), kind)
-        result = MeasureResult(kernel, self._task.instances[0], error_kind=kind, error=problem)
+        result = MeasureResult(kernel, self._context.task.instances[0], error_kind=kind, error=problem)
         return replace(result, round=self.round, phase=Phase.FINAL, attempt=self._next_attempt(result))
 
     def _next_attempt(self, result: MeasureResult) -> int:
@@ -222,21 +192,25 @@ class Trials:
 
     def check_stop(self) -> None:
         """Raises Cancelled, Finishing."""
-        if self._should_stop() or self._is_too_late():
+        if self._context.tools.should_stop() or self._is_too_late():
             raise Cancelled
-        if self._finish_by_s is None and self._should_finish():
+        if self._finish_by_s is None and self._context.tools.should_finish():
             raise Finishing
 
     def is_stopping(self) -> bool:
         """Whether ``check_stop`` would raise: what is running on the device is not waited for."""
-        return self._should_stop() or self._is_too_late() or (self._finish_by_s is None and self._should_finish())
+        return (
+            self._context.tools.should_stop()
+            or self._is_too_late()
+            or (self._finish_by_s is None and self._context.tools.should_finish())
+        )
 
     def _is_too_late(self) -> bool:
         return self._finish_by_s is not None and self._budget.elapsed_s > self._finish_by_s
 
     def library_objective_s(self, dispatcher: Dispatcher) -> float | None:
         """The weighted time with a library, as ``summary`` compares it; None if it was not timed where it must be."""
-        return progress.library_objective_s(self._task, self.measured, self.defaults(), dispatcher)
+        return progress.library_objective_s(self._context.task, self.measured, self.defaults(), dispatcher)
 
     # -- reporting ------------------------------------------------------------------------------------------------
     def in_steps(self, steps: int | None) -> None:
@@ -246,12 +220,12 @@ class Trials:
     def summary(self, stage: Stage) -> SearchSummary:
         points = at_reference_speed(self._baselines.points, self._anchor_s)
         by_numpy = {str(point.instance): point.latency_s for point in points if point.name == NUMPY}
-        now = progress.objectives(self._task, self.measured, self.defaults(), by_numpy)
+        now = progress.objectives(self._context.task, self.measured, self.defaults(), by_numpy)
         tracker = self._budget
         result = progress.summarize(now, self.measured, tracker.budget, tracker.elapsed_s, self.round, stage)
         step, steps = self._steps or (None, None)
         return replace(
-            result, reused=self.reused, ended_by=self.ended_by, interval_coverage=self._model.interval_coverage,
+            result, reused=self.reused, ended_by=self.ended_by, interval_coverage=self._context.model.interval_coverage,
             step=step, steps=steps,
         )  # fmt: skip
 
@@ -277,4 +251,4 @@ class Trials:
         self._report(self.summary(Stage.SEARCH), NewEvent("log", {"message": message}))
 
     def _report(self, summary: SearchSummary, *events: NewEvent, results: Sequence[MeasureResult] = ()) -> None:
-        self._recorder.record(results, events, self._budget.elapsed_s, summary)
+        self._context.tools.recorder.record(results, events, self._budget.elapsed_s, summary)

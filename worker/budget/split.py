@@ -11,8 +11,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from tuner.program.job.budget_plan import MIN_SECONDS, MIN_TRIALS, USUAL, Cost, affordable
+from tuner.program.job.budget_plan import MIN_SECONDS, MIN_TRIALS, affordable
 from tuner.program.job.jobspec import Budget
+from worker.budget.progress import TaskProgress
 
 GUARANTEED = 0.5
 """The part of the budget that is split evenly among what is searched, before anything is known of it."""
@@ -20,64 +21,6 @@ STEPS = 16
 """The number of pieces, about, in which the budget is given out once each task has its minimum."""
 MIN_MORE_S = 0.5
 """Less than that is not given to a search that has timed nothing yet."""
-RECENT = 0.5
-"""The weight of what a task's last trials saved, against what as many again are expected to save."""
-POTENTIAL = 0.1
-"""The part of a task's time that as many trials again are expected to save, whatever the last ones did: Ansor takes all
-of it, which leaves no weight to what was seen."""
-
-
-@dataclass(frozen=True, slots=True)
-class TaskProgress:
-    """Where a search task stands. ``count``: how often its workload occurs in the job; ``run_s``: about what it takes
-    then, in seconds, as far as that can be said before it is timed; ``cost``: what its search takes at least, as far as
-    that can be said; ``known``: trials of earlier jobs that it starts from.
-
-    ``allowance``: what it may use of the job's budget, with what it has used; None: nothing was given to it yet.
-    ``objective_s``: the weighted time with its best kernels; None before any was timed. ``saved_s``: by how much its
-    last piece of the budget lessened that, for each trial. ``round_s``: what a round of its search takes. ``is_done``:
-    it has its library. Where several searches run at once: ``is_running`` while its search spends its ``allowance``,
-    ``is_ending`` while its library is made; ``spent_s`` is as of now then.
-    """
-
-    count: int
-    trials: int = 0
-    spent_s: float = 0.0
-    allowance: Budget | None = None
-    objective_s: float | None = None
-    saved_s: float = 0.0
-    round_s: float = 0.0
-    is_done: bool = False
-    is_running: bool = False
-    is_ending: bool = False
-    run_s: float = 0.0
-    cost: Cost = USUAL
-    known: int = 0
-
-    @property
-    def reserved(self) -> Budget:
-        """The part of the job's budget that nobody else may use."""
-        if self.is_done or self.allowance is None:
-            return Budget(self.trials, self.spent_s)
-        return Budget(max(self.trials, self.allowance.trials or 0), max(self.spent_s, self.allowance.seconds or 0.0))
-
-    @property
-    def unspent_s(self) -> float:
-        """The time that it may still take of its lane: at least its library is to be made in that."""
-        return (self.reserved.seconds or 0.0) - self.spent_s
-
-    def gain(self, *, per_second: bool) -> float:
-        """What one more trial, or one more second, is expected to save in a run of the job's workloads, in seconds."""
-        if not self.objective_s:
-            return 0.0
-        used = self.spent_s if per_second else self.trials
-        trials_for_one = max(1, self.trials) / used if used else 1.0
-        return trials_for_one * (RECENT * self.count * self.saved_s + (1 - RECENT) * self.potential_s)
-
-    @property
-    def potential_s(self) -> float:
-        """What one more trial is expected to save in a run of the job's workloads, whatever the last ones saved."""
-        return self.count * POTENTIAL * (self.objective_s or self.run_s) / max(1, self.trials + self.known)
 
 
 @dataclass(frozen=True, slots=True)

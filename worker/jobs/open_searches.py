@@ -11,6 +11,7 @@ from tuner.measure import Runner
 from tuner.program.job.task import SearchTask
 from tuner.search.reuse import shared_knowledge
 from tuner.search.summary import Stage
+from tuner.search.tuning import SearchStart, SearchTools
 from tuner.storage import NewEvent, SearchTaskRow
 from tuner.storage.jsonl import SharedRecord
 from worker.jobs.leased_job import LeasedJob
@@ -79,20 +80,14 @@ class OpenSearches:
         # At once: what follows may take a process of its own, and theory for every shape.
         planning = replace(job.summary(position), phase=Stage.PLAN, step=None, steps=None)
         recorder.record([], [NewEvent("progress", planning.to_json())], None, planning)
+        knowledge = job.knowledge(row) + shared_knowledge(() if job.is_theory else self.shared, row.task)
         return self.open_search(
             self.at_rates(row),
-            builder=self.tools.builder(),
-            runner=runner,
-            recorder=recorder,
+            SearchTools(self.tools.builder(), runner, recorder, self.should_stop, job.cancelling),
+            SearchStart(job.records(row), row.baselines, knowledge, row.spent_s),
             policy=job.policy,
             seed=job.seed,
-            past=job.records(row),
-            baselines=row.baselines,
-            knowledge=job.knowledge(row) + shared_knowledge(() if job.is_theory else self.shared, row.task),
-            spent_s=row.spent_s,
             parallel_builds=self.tools.parallel_builds(job.device, row.task.threads),
-            should_stop=self.should_stop,
-            should_finish=job.cancelling,
         )
 
     def close_one(self, position: int) -> None:

@@ -5,15 +5,13 @@ Where the job's key has several devices, several of its searches run at once: wh
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from tuner.measure import BuilderLost, DeviceLost, Runner
 from tuner.program.job.budget_plan import BudgetPlan, Cost, run_s
-from tuner.program.job.jobspec import Budget
 from tuner.program.job.task import SearchTask
 from tuner.program.target.rates import TYPICAL, Rates
 from tuner.search.summary import EndedBy
@@ -21,15 +19,9 @@ from tuner.search.tuning import FINISH_S, Cancelled, Finishing
 from tuner.storage import SearchTaskRow
 from tuner.storage.jsonl import SharedRecord
 from worker.budget.lanes import side_by_side
+from worker.budget.progress import TaskProgress, Turn, advanced, ended
 from worker.budget.shared import SharedBudget
-from worker.budget.split import (
-    TaskProgress,
-    ending_allowance,
-    is_worth_waiting,
-    next_library,
-    next_piece,
-)
-from worker.budget.turns import Turn, advanced, ended
+from worker.budget.standings import Standings
 from worker.budget.wall_time import WallTime
 from worker.devices.calibrations import RatesOf, typical
 from worker.jobs import open_searches
@@ -47,8 +39,6 @@ MIN_FINISH_S = 8.0
 """The least time of one library of a cancelled job, where several share FINISH_S."""
 MAX_LANES = 8
 """Searches of a job that run at once."""
-LOOK_S = 0.5
-"""How soon a lane that waits for others notices that the worker is stopping."""
 
 
 @dataclass
@@ -68,47 +58,38 @@ class JobSearches:
     clock: Callable[[], float] = time.monotonic
     began_s: float | None = None
     """When the job's seconds begin to count, by ``clock``; None: once the rates of its devices are known."""
-    _standings: list[TaskProgress] = field(default_factory=list)
-    """The progress of each task as of its last turn."""
-    _turns: dict[int, Turn] = field(default_factory=dict)
-    """The turns that are being taken, by position."""
-    _changed: threading.Condition = field(default_factory=threading.Condition)
-    """Guards what is above and the two below; is notified when a lane has done something."""
-    _is_ending: bool = False
-    """A lane has raised: no turn is taken any more."""
-    _is_failing: bool = False
-    """A lane raised something else than that the job is cancelled: the others stop at once."""
-    _devices: int = 1
-    """The most that there were when lanes were counted."""
-    _runner: Runner | None = None
-    """The runner that all lanes measure by."""
-    _rates: dict[tuple[str, int], Rates] = field(default_factory=dict)
-    """Rates by the fingerprint of the target, and threads."""
 
     def __post_init__(self) -> None:
         wall = WallTime(self.job.wall_s, self.clock)
-        self._budget = SharedBudget(self.job.budget, wall, self.clock)
+        budget = SharedBudget(self.job.budget, wall, self.clock)
+        self._standings = Standings(budget, self.clock, self._should_stop)
         given = self._should_stop, wall.kept_s
         self._open = OpenSearches(self.job, self.tools, self.open_search, self.shared, *given, self._at_rates)
         self._libraries = Libraries(self.job, *given, self.clock)
+        self._rates: dict[tuple[str, int], Rates] = {}
+        """Rates by the fingerprint of the target, and threads."""
+        self._runner: Runner | None = None
+        """The runner that all lanes measure by."""
+        self._devices = 1
+        """The most that there were when lanes were counted."""
 
     def run(self) -> None:
         """Run until each search task has its library. Raises Cancelled, LeaseLost, StorageUnavailable, DeviceLost,
         BuilderLost, and what a search raises; of what several lanes raise what decides most of the job's end."""
         self._find_rates()
-        self._standings = [self._first_standing(row) for row in self.job.lease.tasks]
+        standings = self._standings
+        standings.begin([self._first_standing(row) for row in self.job.lease.tasks])
         self._say_plan()
-        self._budget.begin(self.began_s or self.clock(), self._spent_s)
+        standings.budget.begin(self.began_s or self.clock(), standings.spent_s)
         losses, known = 0, -1
         try:
-            while not all(standing.is_done for standing in self._standings):
+            while standings.undone:
                 try:
                     self._run_lanes()
                 except (DeviceLost, BuilderLost) as error:
                     self._close()
-                    self._standings = [self._restored(position) for position in range(len(self._standings))]
-                    trials = sum(standing.trials for standing in self._standings)
-                    losses, known = (losses + 1, known) if trials == known else (1, trials)
+                    standings.begin([self._restored(position) for position in range(len(standings))])
+                    losses, known = (losses + 1, known) if standings.trials == known else (1, standings.trials)
                     if losses >= LOSSES:
                         raise
                     self.job.warn(f"{error}; retrying ({losses} of {LOSSES - 1})")
@@ -135,76 +116,27 @@ class JobSearches:
     # -- lanes ----------------------------------------------------------------------------------------------------
     def _run_lanes(self) -> None:
         """Run until each task has its library, on as many lanes as there are devices now."""
-        left = sum(not standing.is_done for standing in self._standings)
-        most = min(left, MAX_LANES, open_searches.MAX_LIVE)
+        standings = self._standings
+        most = min(len(standings.undone), MAX_LANES, open_searches.MAX_LIVE)
         # After a loss devices come back one by one: there will be as many as before.
         self._devices = max(self._devices, self._shared_runner().devices)
-        self._budget.divide(max(1, min(most, self._devices)), self._spent_s)
-        self._reset()
-        side_by_side(self._lane, self._budget.count)
-
-    def _reset(self) -> None:
-        self._turns.clear()
-        self._is_ending = self._is_failing = False
+        standings.budget.divide(max(1, min(most, self._devices)), standings.spent_s)
+        standings.reset()
+        side_by_side(self._lane, standings.budget.count)
 
     def _lane(self, number: int) -> None:
         """Take turns until no task is left for this lane, or another lane has raised."""
         try:
-            while (turn := self._next_turn()) is not None:
+            while (turn := self._standings.next_turn()) is not None:
                 self._take(turn)
         except BaseException as error:
-            with self._changed:
-                self._is_ending = True
-                self._is_failing |= not isinstance(error, Finishing)
-                self._changed.notify_all()
+            self._standings.fail(error)
             raise
 
     def _shared_runner(self) -> Runner:
         if self._runner is None:
             self._runner = self.tools.runner(self.job.device)
         return self._runner
-
-    def _next_turn(self) -> Turn | None:
-        """The next piece of the budget for a task that no lane has, or its library where there is no piece. Waits where
-        the others may leave some. None where the others have all that are left, and where one of them has raised."""
-        with self._changed:
-            while not self._is_ending:
-                if self._should_stop():
-                    raise Cancelled
-                tasks = self._now()
-                idle = [at for at, task in enumerate(tasks) if not task.is_done and at not in self._turns]
-                if not idle:
-                    return None
-                budget = self._given_out()
-                piece = next_piece(budget, tasks, self._budget.lanes())
-                if piece is not None or not is_worth_waiting(budget, tasks):
-                    return self._begin_turn(*(piece or (next_library(tasks, idle), None)))
-                self._changed.wait(LOOK_S)
-        return None
-
-    def _begin_turn(self, position: int, allowance: Budget | None) -> Turn:
-        has = allowance or ending_allowance(self._given_out(), self._now(), position, self._budget.lanes())
-        self._turns[position] = turn = Turn(position, has, self.clock(), is_ending=allowance is None)
-        return turn
-
-    def _now(self) -> list[TaskProgress]:
-        """Where the tasks stand, those with a turn as far as it has come."""
-        now_s, turns = self.clock(), self._turns
-        return [
-            turns[position].standing(standing, now_s) if position in turns else standing
-            for position, standing in enumerate(self._standings)
-        ]
-
-    def _given_out(self) -> Budget:
-        return self._budget.given_out(self._spent_s, tasks=len(self._standings))
-
-    def _late_s(self) -> float:
-        return self._budget.late_s(self._spent_s)
-
-    @property
-    def _spent_s(self) -> float:
-        """Seconds that all searches have spent, as of the last turn of each."""
-        return sum(standing.spent_s for standing in self._standings)
 
     def _take(self, turn: Turn) -> None:
         """Take a turn. The rest of a search's allowance goes to the others: once nothing helps its library is made."""
@@ -213,7 +145,7 @@ class JobSearches:
         self._finalize(turn)
 
     def _should_stop(self) -> bool:
-        return self.job.lost() or self.stopping() or self._is_failing
+        return self.job.lost() or self.stopping() or self._standings.is_failing
 
     def _close(self) -> None:
         self._open.close()
@@ -236,8 +168,9 @@ class JobSearches:
     def _say_plan(self) -> None:
         """Note the plan at the beginning, where not all of several workloads can be searched, or some are known."""
         plan = BudgetPlan.of(((row.task, row.count) for row in self.job.lease.tasks), self.job.budget)
-        known = sum(each.known > 0 for each in self._standings)
-        has_begun = any(each.trials or each.is_done for each in self._standings)
+        tasks = [self._standings[position] for position in range(len(self._standings))]
+        known = sum(each.known > 0 for each in tasks)
+        has_begun = any(each.trials or each.is_done for each in tasks)
         if plan.searches == 1 or has_begun or (plan.affordable == plan.searches and not known):
             return
         self.job.note(f"{plan}{f'; {known} known from earlier jobs' if known else ''}")
@@ -247,50 +180,41 @@ class JobSearches:
         stored = self._stored_standing(self.job.task(self.job.lease.tasks[position].id))
         return replace(self._standings[position], trials=stored.trials, spent_s=stored.spent_s)
 
-    def _stands(self, position: int, standing: TaskProgress, turn: Turn | None = None) -> None:
-        """A turn has ended, or is another one now."""
-        with self._changed:
-            self._standings[position] = standing
-            self._turns.pop(position, None)
-            if turn is not None:
-                self._turns[position] = turn
-            self._changed.notify_all()
-
     # -- one search -----------------------------------------------------------------------------------------------
     def _search(self, position: int) -> TaskSearch:
         self._libraries.begin(position)
-        return self._open.get(position, self._shared_runner(), lambda: list(self._turns))
+        return self._open.get(position, self._shared_runner(), lambda: self._standings.in_turn)
 
     def _explore(self, turn: Turn) -> EndedBy:
         position, allowance = turn.position, turn.allowance
         search = self._search(position)
-        after_s = self._libraries.reserve_s(position, allowance) + self._late_s()
+        after_s = self._libraries.reserve_s(position, allowance) + self._standings.late_s
         ended_by = search.explore(allowance, after_s)
         standing = advanced(self._standings[position], allowance, search.summary)
         ending = replace(turn, since_s=self.clock(), is_ending=True)
         # Nobody else takes a task whose library is made next.
         goes_on = not turn.is_ending and ended_by != EndedBy.NOTHING_HELPS
-        self._stands(position, standing, None if goes_on else ending)
+        self._standings.end_turn(position, standing, None if goes_on else ending)
         return ended_by
 
     def _finalize(self, turn: Turn) -> None:
         before = self._standings[turn.position]
         if before.allowance is None and not before.trials and (kept := self._libraries.keep(turn.position)):
-            self._stands(turn.position, ended(before, kept))
+            self._standings.end_turn(turn.position, ended(before, kept))
             return
         if turn.position not in self._open:
             # Opened again after a loss, or where too many were open: with its records, and its allowance.
             self._explore(replace(turn, is_ending=True))
         search = self._search(turn.position)
         with self._comparing() as runner:
-            summary = self._libraries.make(turn.position, search, runner, turn.allowance, self._late_s())
+            summary = self._libraries.make(turn.position, search, runner, turn.allowance, self._standings.late_s)
         self._open.close_one(turn.position)
-        self._stands(turn.position, ended(self._standings[turn.position], summary))
+        self._standings.end_turn(turn.position, ended(self._standings[turn.position], summary))
 
     @contextmanager
     def _comparing(self) -> Iterator[Runner]:
         """What two libraries are compared by: one device for all of their calls, which other lanes leave alone."""
-        if self._budget.count == 1:
+        if self._standings.budget.count == 1:
             yield self._shared_runner()
             return
         runner = self.tools.runner(self.job.device)
@@ -301,11 +225,11 @@ class JobSearches:
 
     def _finish(self) -> None:
         """Cancelled: store the library of what was measured for each task that has enough, while there is time."""
-        self._reset()
+        self._standings.reset()
         deadline = time.monotonic() + FINISH_S
-        live = self._open.latest_first
-        others = [at for at, standing in enumerate(self._standings) if standing.trials and at not in live]
-        positions = [at for at in (*live, *others) if not self._standings[at].is_done]
+        live, undone = self._open.latest_first, self._standings.undone
+        others = [position for position in undone if self._standings[position].trials and position not in live]
+        positions = [position for position in live if position in undone] + others
         for number, position in enumerate(positions):
             left_s = deadline - time.monotonic()
             if left_s > 0:

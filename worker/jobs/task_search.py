@@ -41,4 +41,4 @@ class TaskSearch(Protocol):
 
 
 OpenSearch = Callable[..., TaskSearch]
-"""Called with a task and the keywords of Search."""
+"""Called as Search is: with a task, SearchTools, a SearchStart, and keywords."""

@@ -14,6 +14,7 @@ import ray
 from ray.exceptions import RayActorError, RayError
 
 from tuner.program.job.task import SearchTask
+from tuner.search.context import FROM_NOTHING, SearchStart, SearchTools
 from tuner.search.search import Search
 from worker.building.actor_pool import GONE
 from worker.remote.host import SearchHost
@@ -163,7 +164,9 @@ class JobActors:
         self._lock = threading.Lock()
         self._processes: list[SearchProcess] = []
 
-    def open(self, task: SearchTask, **given: Any) -> RemoteSearch:
+    def open(
+        self, task: SearchTask, tools: SearchTools, start: SearchStart = FROM_NOTHING, **given: Any
+    ) -> RemoteSearch:
         """Arguments as of Search. Raises what that raises, and SearchLost."""
         with self._lock:
             self._processes = [process for process in self._processes if not process.is_lost]
@@ -172,7 +175,7 @@ class JobActors:
             if process is None:
                 process = self._take()
                 self._processes.append(process)
-        return process.open(task, **given)
+        return process.open(task, tools, start, **given)
 
     def close(self) -> None:
         with self._lock:

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from tuner.measure import Builder, BuildResult, Runner, RunRequest
+from tuner.measure import BuildResult, RunRequest
 from tuner.program.job.task import SearchTask
-from tuner.search.tuning import Recorder, Tuned
+from tuner.search.tuning import SearchTools, Tuned
 from worker.remote.kept_bytes import KeptBytes
 from worker.remote.messages import Call, Handle, Outcome
 
@@ -17,11 +17,8 @@ from worker.remote.messages import Call, Handle, Outcome
 class Calls:
     """Carries out the requests of a search. It keeps the bytes of what is built, for which the search has handles."""
 
-    def __init__(
-        self, task: SearchTask, builder: Builder, runner: Runner, recorder: Recorder, should_stop: Callable[[], bool]
-    ) -> None:
-        self._task, self._builder, self._runner, self._recorder = task, builder, runner, recorder
-        self._should_stop = should_stop
+    def __init__(self, task: SearchTask, tools: SearchTools) -> None:
+        self._task, self._tools = task, tools
         self._unwanted: dict[int, threading.Event] = {}
         self._kept = KeptBytes()
 
@@ -39,7 +36,7 @@ class Calls:
     def carry_out(self, call: Call) -> Outcome:
         unwanted = self._unwanted[call.id]
         try:
-            return Outcome.of(lambda: self._do(call, lambda: unwanted.is_set() or self._should_stop()))
+            return Outcome.of(lambda: self._do(call, lambda: unwanted.is_set() or self._tools.should_stop()))
         finally:
             del self._unwanted[call.id]
 
@@ -47,24 +44,24 @@ class Calls:
         args = call.args
         match call.method:
             case "build":
-                return [self._handled(build) for build in self._builder.build(args[0] or self._task, args[1])]
+                return [self._handled(build) for build in self._tools.builder.build(args[0] or self._task, args[1])]
             case "library":
                 objects = {kernel: self._bytes(held) for kernel, held in args[2].items()}
-                library = self._builder.library(args[0], args[1], objects)
+                library = self._tools.builder.library(args[0], args[1], objects)
                 return replace(library, files={name: self._handle(held) for name, held in library.files.items()})
             case "ready":
-                self._runner.ready(args[0] or self._task, interrupted)
+                self._tools.runner.ready(args[0] or self._task, interrupted)
             case "run":
                 requests = [RunRequest(self._whole(each.build), each.instances) for each in args[1]]
-                return self._runner.run(args[0] or self._task, requests, interrupted)
+                return self._tools.runner.run(args[0] or self._task, requests, interrupted)
             case "verify":
-                return self._runner.verify(args[0] or self._task, self._whole(args[1]), args[2], interrupted)
+                return self._tools.runner.verify(args[0] or self._task, self._whole(args[1]), args[2], interrupted)
             case "baselines":
-                return self._runner.baselines(args[0] or self._task, args[1])
+                return self._tools.runner.baselines(args[0] or self._task, args[1])
             case "record":
-                self._recorder.record(*args)
+                self._tools.recorder.record(*args)
             case "record_baselines":
-                self._recorder.record_baselines(*args)
+                self._tools.recorder.record_baselines(*args)
             case other:
                 raise ValueError(f"a search asks for {other!r}, which nobody does")
         return None

@@ -20,6 +20,7 @@ from tuner.program.job.task import SearchTask
 from tuner.program.language.workload import WorkloadInstance
 from tuner.records import Baselines, MeasureResult
 from tuner.schedule.space import MicroKernel
+from tuner.search.context import SearchStart, SearchTools
 from tuner.search.search import Search
 from tuner.search.summary import SearchSummary
 from tuner.storage import NewEvent
@@ -135,17 +136,20 @@ class _Hosted:
 
     def do(self, open_search: Callable[..., Any], message: Do) -> Any:
         if message.method == "open":
-            return self._open(open_search, message.args[1])
+            return self._open(open_search, *message.args[1:])
         return getattr(self.search, message.method)(*message.args)
 
-    def _open(self, open_search: Callable[..., Any], given: Mapping[str, Any]) -> None:
+    def _open(self, open_search: Callable[..., Any], start: SearchStart, given: Mapping[str, Any]) -> None:
         self.search = open_search(
             self._task,
-            builder=_Builder(self),
-            runner=_Runner(self),
-            recorder=_Recorder(self),
-            should_stop=lambda: self.state.should_stop,
-            should_finish=lambda: self.state.should_finish,
+            SearchTools(
+                _Builder(self),
+                _Runner(self),
+                _Recorder(self),
+                should_stop=lambda: self.state.should_stop,
+                should_finish=lambda: self.state.should_finish,
+            ),
+            start,
             **given,
         )
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import contextvars
 import itertools
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, Protocol, cast
 
-from tuner.measure import Builder, BuilderLost, Runner
+from tuner.measure import BuilderLost
 from tuner.program.job.jobspec import Budget
 from tuner.program.job.task import SearchTask
 from tuner.search.summary import EndedBy, SearchSummary
-from tuner.search.tuning import FINISH_S, Recorder, Tuned
+from tuner.search.tuning import FINISH_S, FROM_NOTHING, SearchStart, SearchTools, Tuned
 from worker.remote.calls import Calls
 from worker.remote.messages import (
     Answer,
@@ -78,14 +78,16 @@ class SearchProcess:
     def is_lost(self) -> bool:
         return self._problem is not None
 
-    def open(self, task: SearchTask, **given: Any) -> RemoteSearch:
+    def open(
+        self, task: SearchTask, tools: SearchTools, start: SearchStart = FROM_NOTHING, **given: Any
+    ) -> RemoteSearch:
         """Begin a search there; arguments as of Search. Raises what that raises, and SearchLost."""
         number = next(self._numbers)
-        search = RemoteSearch(self, number, task, **given)
+        search = RemoteSearch(self, number, task, tools)
         with self._lock:
             self._searches[number] = search
         try:
-            search.open()
+            search.open(start, given)
         except BaseException:
             self.forget(number)
             search.settle()
@@ -148,19 +150,11 @@ class RemoteSearch:
         process: SearchProcess,
         number: int,
         task: SearchTask,
-        *,
-        builder: Builder,
-        runner: Runner,
-        recorder: Recorder,
-        should_stop: Callable[[], bool],
-        should_finish: Callable[[], bool],
-        **given: Any,
+        tools: SearchTools,
     ) -> None:
         self.summary = SearchSummary()
-        self._process, self._number, self._given = process, number, given
-        self._should_stop, self._should_finish = should_stop, should_finish
-        self._calls = Calls(task, builder, runner, recorder, should_stop)
-        self._runner, self._task = runner, task
+        self._process, self._number, self._task, self._tools = process, number, task, tools
+        self._calls = Calls(task, tools)
         self._state, self._lock = State(), threading.Lock()
         self._doing: dict[int, Future[Outcome]] = {}
         self._ids = itertools.count()
@@ -168,8 +162,8 @@ class RemoteSearch:
         self._threads = ThreadPoolExecutor(MAX_CALLS, thread_name_prefix="search")
 
     # -- what a job does with it ----------------------------------------------------------------------------------
-    def open(self) -> None:
-        self._do("open", self._task, self._given)
+    def open(self, start: SearchStart, given: Mapping[str, Any]) -> None:
+        self._do("open", self._task, start, given)
 
     def explore(self, budget: Budget, after_s: float = 0.0) -> EndedBy:
         return cast("EndedBy", self._do("explore", budget, after_s))
@@ -229,7 +223,8 @@ class RemoteSearch:
                 future.set_result(Outcome(error=SearchLost(problem)))
 
     def _newest(self) -> State:
-        now = self._should_stop(), self._should_finish(), self._runner.devices
+        tools = self._tools
+        now = tools.should_stop(), tools.should_finish(), tools.runner.devices
         with self._lock:
             known = self._state
             if now != (known.should_stop, known.should_finish, known.devices):

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from shapewright.sources.directory import Directory
 from shapewright.sources.finder import finder_of
 from shapewright.sources.libraries import kept_folder
-from shapewright.sources.source import Directory, Match
+from shapewright.sources.source import Match
 from tests.shapewright.answering import answering
 from tests.shapewright.libraries import altered
 from tests.shapewright.sources.breaking import FOLDERS, SERVICES, SNAPSHOTS, snapshot

@@ -10,11 +10,13 @@ import pytest
 
 from shapewright.client import Client
 from shapewright.errors import ServiceNotFound
-from shapewright.library import load
+from shapewright.loading import load
 from shapewright.snapshot.writing import chosen, offers_of, write_snapshot
+from shapewright.sources.directory import Directory, provide
 from shapewright.sources.finder import Finder, finder_of
 from shapewright.sources.libraries import keep, kept_folder, load_library
-from shapewright.sources.source import Directory, Match, SourceAway, provide, source_of
+from shapewright.sources.opening import source_of
+from shapewright.sources.source import Match, SourceAway
 from tests.serving import lease
 from tests.shapewright.cli_bed import Bed
 from tests.shapewright.libraries import TASKS, M, altered, save, save_library
@@ -227,7 +229,7 @@ def test_libraries_are_provided_for_models_that_are_loaded_later(libraries: Path
 
 
 def test_a_directory_with_too_many_folders_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shapewright.sources.source.MAX_FOLDERS", 3)
+    monkeypatch.setattr("shapewright.sources.directory.MAX_FOLDERS", 3)
     for name in "abcd":
         (tmp_path / name).mkdir()
     with pytest.raises(SourceAway, match="more than 3 folders"):

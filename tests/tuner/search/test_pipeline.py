@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from tuner.measure import DeviceLost, KeptBuilds, RunRequest, never
 from tuner.program.job.task import SearchTask
 from tuner.records import MeasureResult, Phase
 from tuner.schedule.space import MicroKernel
+from tuner.search.context import SearchContext, SearchTools
 from tuner.search.observations import Measured
 from tuner.search.pipeline import FASTEST_READINGS, Pipeline, Round
 from tuner.search.policy import Suggestion
@@ -99,7 +101,9 @@ def run(
 ) -> FakeBuilder:
     builder = FakeBuilder()
     builds = KeptBuilds(TASK, builder, beside)
-    Pipeline(TASK, builds, runner, book, phase, 0.0, reserve, plan_next).run(suggested)
+    unused: Any = None
+    context = SearchContext(TASK, SearchTools(builder, runner, unused), unused, unused, builds, unused)
+    Pipeline(context, book, phase, 0.0, reserve, plan_next).run(suggested)
     builds.close()
     return builder
 

@@ -12,7 +12,7 @@ from tests.worker.jobs.scripted import Tools, tuned
 from tuner.measure import DeviceLost
 from tuner.program.job.jobspec import Budget, parse_job
 from tuner.search.summary import EndedBy, SearchSummary, Stage
-from tuner.search.tuning import Cancelled, Finishing, Tuned
+from tuner.search.tuning import Cancelled, Finishing, SearchStart, SearchTools, Tuned
 from tuner.storage import JobState, Lease
 from tuner.storage.sql import Storage
 from worker.jobs.runner import JobRunner
@@ -37,29 +37,21 @@ class Bed:
     at_once: int = 0
     """The most that were explored at the same time."""
 
-    def open(self, task: Any, *, recorder: Any, **given: Any) -> CurveSearch:
+    def open(self, task: Any, tools: SearchTools, start: SearchStart, **_: Any) -> CurveSearch:
+        recorder: Any = tools.recorder
         position = recorder._row.position
         self.opened.append(position)
         self.live.add(position)
-        return CurveSearch(self, position, recorder, **given)
+        return CurveSearch(self, position, tools, start)
 
 
 class CurveSearch:
     """Spends what it is allowed, one record for each trial."""
 
-    def __init__(
-        self,
-        bed: Bed,
-        position: int,
-        recorder: Any,
-        past: Any,
-        should_stop: Callable[[], bool],
-        should_finish: Callable[[], bool],
-        **_: Any,
-    ) -> None:
-        self.bed, self.position, self.recorder = bed, position, recorder
-        self.should_stop, self.should_finish = should_stop, should_finish
-        self.trials = len(past)
+    def __init__(self, bed: Bed, position: int, tools: SearchTools, start: SearchStart) -> None:
+        self.bed, self.position, self.recorder = bed, position, tools.recorder
+        self.should_stop, self.should_finish = tools.should_stop, tools.should_finish
+        self.trials = len(start.past)
 
     @property
     def summary(self) -> SearchSummary:

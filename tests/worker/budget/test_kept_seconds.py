@@ -16,7 +16,8 @@ from tuner.program.job.jobspec import Budget
 from tuner.search.summary import EndedBy, SearchSummary, Stage
 from tuner.search.tuning import Tuned
 from tuner.storage.sql import Storage
-from worker.budget.split import Lanes, TaskProgress, ending_allowance
+from worker.budget.progress import TaskProgress
+from worker.budget.split import Lanes, ending_allowance
 from worker.jobs.heartbeat import Heartbeat
 from worker.jobs.leased_job import LeasedJob
 from worker.jobs.retry import Retry
@@ -33,9 +34,9 @@ class Timed:
     clock: FakeClock = field(default_factory=FakeClock)
     searches: dict[int, TimedSearch] = field(default_factory=dict)
 
-    def open(self, task: Any, *, recorder: Any, **_: Any) -> TimedSearch:
+    def open(self, task: Any, tools: Any, start: Any, **_: Any) -> TimedSearch:
         self.clock.now_s += self.open_s
-        position = recorder._row.position
+        position = tools.recorder._row.position
         self.searches[position] = TimedSearch(self, position, self.late_s.get(position, 0.0))
         return self.searches[position]
 
@@ -136,11 +137,11 @@ def test_seconds_that_are_lost_with_a_device_count_once(storage: Storage, tasks:
     """Of a job that ran on several devices before, whose wall time counts."""
     bed, losses = Timed(), [DeviceLost("gone")]
 
-    def opening(task: Any, **given: Any) -> TimedSearch:
+    def opening(*given: Any, **named: Any) -> TimedSearch:
         if losses:
             bed.clock.now_s += 30.0
             raise losses.pop()
-        return bed.open(task, **given)
+        return bed.open(*given, **named)
 
     lease = leased(storage, (1,) * tasks, budget={"seconds": 100.0})
     lease = replace(lease, job=replace(lease.job, summary={"wall_s": 10.0}))
@@ -156,10 +157,10 @@ def test_a_search_is_told_to_be_planning_before_it_is_opened(storage: Storage) -
     seen = []
     lease = leased(storage, (1,) * 2, budget={"seconds": 30.0})
 
-    def opening(task: Any, **given: Any) -> TimedSearch:
+    def opening(*given: Any, **named: Any) -> TimedSearch:
         events = storage.list_events(lease.job.id)
         seen.append([each.data["phase"] for each in events if each.kind == "progress"][-1])
-        return bed.open(task, **given)
+        return bed.open(*given, **named)
 
     with Heartbeat(storage, lease, 30.0, 5.0) as heartbeat:
         job = LeasedJob(lease, storage, heartbeat, Retry())

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from tuner.program.job.budget_plan import LIBRARY_S, MIN_TRIALS, USUAL, BudgetPlan, Cost
 from tuner.program.job.jobspec import Budget
+from worker.budget.progress import TaskProgress
 from worker.budget.split import (
     GUARANTEED,
     ONE_LANE,
     Lanes,
-    TaskProgress,
     ending_allowance,
     is_worth_waiting,
     lane_budget,

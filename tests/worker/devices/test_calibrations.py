@@ -177,9 +177,9 @@ def test_the_searches_of_a_job_begin_with_the_rates_of_its_devices(rig: Rig) -> 
     opened: list[Rates] = []
     asked: list[str] = []
 
-    def open_search(task: SearchTask, **given: Any) -> Any:
+    def open_search(task: SearchTask, *given: Any, **named: Any) -> Any:
         opened.append(task.rates)
-        return bed.open(task, **given)
+        return bed.open(task, *given, **named)
 
     def rates_of(key: str, task: SearchTask, interrupted: Callable[[], bool]) -> Rates:
         asked.append(key)

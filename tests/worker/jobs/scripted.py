@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any
 
 from tuner.program.job.jobspec import Budget
 from tuner.search.summary import EndedBy, SearchSummary, Stage
-from tuner.search.tuning import Cancelled, Tuned
+from tuner.search.tuning import Cancelled, SearchStart, SearchTools, Tuned
 from worker.jobs.searches import OpenSearch
 
 Script = Callable[..., Tuned]
-"""Called with the task and the keywords of ``tuner.search.tuning.tune``."""
+"""Called with the task and, as keywords, all else that ``tuner.search.tuning.tune`` takes."""
 
 
 @dataclass
@@ -42,8 +42,11 @@ class Tools:
 class ScriptedSearch:
     """Runs ``script`` where a search makes its library, and ``finishing`` where it is cancelled."""
 
-    def __init__(self, script: Script, finishing: Script | None, task: Any, **given: Any) -> None:
-        self._script, self._finishing, self._task, self._given = script, finishing, task, given
+    def __init__(
+        self, script: Script, finishing: Script | None, task: Any, tools: SearchTools, start: SearchStart, **given: Any
+    ) -> None:
+        self._script, self._finishing, self._task = script, finishing, task
+        self._given = given | {each.name: getattr(of, each.name) for of in (tools, start) for each in fields(of)}
         self._budget, self._after_s = Budget(0, 0.0), 0.0
 
     @property

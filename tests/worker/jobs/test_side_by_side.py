@@ -21,7 +21,7 @@ from tuner.measure import BuilderLost, DeviceLost
 from tuner.measure.runners.simulated import Fleet
 from tuner.program.job.jobspec import Budget, parse_job
 from tuner.search.summary import EndedBy, JobSummary, SearchSummary, Stage
-from tuner.search.tuning import Cancelled, Tuned
+from tuner.search.tuning import Cancelled, SearchStart, SearchTools, Tuned
 from tuner.storage import JobState, LeaseLost, NotFound, StorageUnavailable
 from tuner.storage.sql import Storage, open_storage
 from worker.jobs import open_searches, searches
@@ -266,8 +266,8 @@ def test_a_worker_that_is_told_to_stop_gives_the_job_back(storage: Storage) -> N
 class TimedSearch:
     """Takes a part of what it is allowed, by a clock that all share."""
 
-    def __init__(self, bed: TimedBed, recorder: Any, past: Any, spent_s: float, **_: Any) -> None:
-        self.bed, self.recorder, self.spent_s, self.trials = bed, recorder, spent_s, len(past)
+    def __init__(self, bed: TimedBed, recorder: Any, start: SearchStart) -> None:
+        self.bed, self.recorder, self.spent_s, self.trials = bed, recorder, start.spent_s, len(start.past)
 
     @property
     def summary(self) -> SearchSummary:
@@ -315,8 +315,8 @@ class TimedBed:
             raise SystemExit
         return EndedBy.SECONDS
 
-    def open(self, task: Any, **given: Any) -> TimedSearch:
-        return TimedSearch(self, **given)
+    def open(self, task: Any, tools: SearchTools, start: SearchStart, **_: Any) -> TimedSearch:
+        return TimedSearch(self, tools.recorder, start)
 
 
 def test_seconds_are_of_each_lane_and_another_worker_knows_what_the_job_took(
