@@ -20,6 +20,8 @@ from benchmarks.report import (
 
 TEXT = PAGE.read_text()
 FILES = sorted(found[2] for found in BLOCK.findall(TEXT) if found[2])
+ON_A_GPU = {"h100-products.json.gz", "h200-emitted.json.gz"}
+"""What decision pages are about."""
 FIGURE = re.compile(r"\d[\d.,]*\s?(?:x|us|ms|ns|GFLOP/s|GB/s|requests/s|records/s|trials/s)\b")
 
 
@@ -42,7 +44,7 @@ def test_a_file_says_where_it_comes_from_and_is_small(file: str) -> None:
 
 
 def test_every_measurement_of_a_benchmark_is_on_the_page() -> None:
-    there = {path.name for path in MEASUREMENTS.iterdir()} - {"h100-products.json.gz"}
+    there = {path.name for path in MEASUREMENTS.iterdir() if ".json" in path.suffixes} - ON_A_GPU
     assert there == set(FILES)
 
 

@@ -46,7 +46,7 @@ def test_what_cannot_be_used_is_as_if_it_were_not_there(data_dir: Path, text: st
 def test_tune_in_this_process_takes_what_is_kept(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Rates] = []
 
-    def tune(task: sw.SearchTask, **given: Any) -> Any:
+    def tune(task: sw.SearchTask, *given: Any, **named: Any) -> Any:
         seen.append(task.rates)
         return None
 
