@@ -162,7 +162,7 @@ def test_ci_without_root_says_what_is_missing(checkout: Path) -> None:
 
 def test_every_dependency_is_pinned() -> None:
     extras = PROJECT["project"]["optional-dependencies"]
-    assert set(extras) == {"server", "models", "bench", "zoo", "docs", "dev"}
+    assert set(extras) == {"server", "models", "gpu", "bench", "zoo", "docs", "dev"}
     assert set(extras["models"]) <= set(extras["dev"]), "the tests read models"
     assert set(extras["docs"]) <= set(extras["dev"]), "the tests build the site"
     lists = (PROJECT["project"]["dependencies"], *extras.values())

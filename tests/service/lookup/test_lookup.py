@@ -143,7 +143,7 @@ def test_each_question_is_refused_on_its_own(api: TestClient, measured: Lease) -
         ({**good, "threads": 10**9}, "threads"),
         ({**good, "threads": "2"}, "threads"),
         ({**good, "target": "native"}, "target"),
-        ({**good, "target": {"kind": "cuda"}}, "target.kind"),
+        ({**good, "target": {"kind": "cuda"}}, "target.arch"),
         ({**good, "target": 5}, "target"),
         ({**good, "job": "x" * 1000}, "job"),
         ({**good, "colour": "red"}, "colour"),

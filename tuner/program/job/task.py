@@ -45,6 +45,8 @@ __all__ = [
     "parse_target",
 ]
 
+SEARCHED = ("llvm",)
+"""The kinds of targets whose kernels can be searched and built; others can be named alone."""
 MAX_INSTANCES = 256
 MAX_KERNELS = 64
 MAX_THREADS = 1024
@@ -326,7 +328,8 @@ def _check_count(field: str, value: object, low: int, high: int) -> None:
 
 
 def parse_target(target: object) -> Target | None:
-    """A target as a job file gives it; None for ``native``. Raises InvalidInput on field ``target``."""
+    """A target as a job file gives it; None for ``native``. Raises InvalidInput on field ``target``, and for one whose
+    kernels cannot be searched yet."""
     if target is None or isinstance(target, Target):
         return target
     if isinstance(target, str):
@@ -334,4 +337,8 @@ def parse_target(target: object) -> Target | None:
             return None
         remedy = "native, or {kind: llvm, mcpu: ..., num-cores: ...}"
         raise InvalidInput("target", f"{shown(target)} is not known", remedy)
-    return Target.from_json(target)
+    known = Target.from_json(target)
+    if known.kind not in SEARCHED:
+        remedy = f"one of: {', '.join(SEARCHED)}"
+        raise InvalidInput("target.kind", f"kernels for {known.kind} cannot be searched or built yet", remedy)
+    return known

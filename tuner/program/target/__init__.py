@@ -9,23 +9,26 @@ from dataclasses import dataclass
 from typing import Any
 
 from tuner.errors import InvalidInput, shown
-from tuner.program.target import cpu
+from tuner.program.target import cpu, cuda
 from tuner.program.target.cpu import Hardware
 from tuner.program.target.cpu_names import architecture_of
+from tuner.program.target.cuda import Gpu
 
-__all__ = ["READERS", "Hardware", "Target", "native"]
-
-READERS: Mapping[str, Callable[[Mapping[str, Any]], tuple[str, Hardware]]] = {"llvm": cpu.read}
-"""Functions by kind that read the name of the processor and its hardware from a target as JSON. Raise InvalidInput."""
+__all__ = ["READERS", "Gpu", "Hardware", "Target", "native"]
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What code is generated for. ``kind`` and ``mcpu`` are LLVM's names; the latter tells the architecture."""
+    """What code is generated for. ``kind`` and ``mcpu`` are LLVM's names; the latter tells the architecture.
+
+    Of a GPU (``kind`` is cuda) ``mcpu`` is the instruction set, as in sm_90, and ``hardware`` is that of the host,
+    which runs the dispatcher: any CPU of x86-64.
+    """
 
     kind: str
     mcpu: str
     hardware: Hardware
+    gpu: Gpu | None = None
 
     @property
     def architecture(self) -> str:
@@ -39,11 +42,14 @@ class Target:
         return f"{self.kind}-{self.mcpu}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
     def to_json(self) -> dict[str, Any]:
+        if self.gpu is not None:
+            return {"kind": self.kind, **cuda.written(self.gpu)}
         return {"kind": self.kind, "mcpu": self.mcpu, "hardware": cpu.written(self.hardware)}
 
     @staticmethod
     def from_json(data: object) -> Target:
-        """Read what ``to_json`` wrote, or a job's ``{kind: llvm, mcpu: ..., num-cores: ...}``. Raises InvalidInput."""
+        """Read what ``to_json`` wrote, or a job's ``{kind: llvm, mcpu: ..., num-cores: ...}`` or ``{kind: cuda, arch:
+        ...}``. Raises InvalidInput."""
         if not isinstance(data, Mapping):
             raise InvalidInput(
                 "target", f"{shown(data)} is not a target", "native, or {kind: llvm, mcpu: ..., num-cores: ...}"
@@ -51,7 +57,21 @@ class Target:
         kind = data.get("kind")
         if not isinstance(kind, str) or kind not in READERS:
             raise InvalidInput("target.kind", f"{shown(kind)} is not known", f"one of: {', '.join(READERS)}")
-        return Target(kind, *READERS[kind](data))
+        return READERS[kind](data)
+
+
+def _cpu_target(data: Mapping[str, Any]) -> Target:
+    return Target("llvm", *cpu.read(data))
+
+
+def _gpu_target(data: Mapping[str, Any]) -> Target:
+    arch, gpu = cuda.read(data)
+    _, host = cpu.read({"mcpu": "x86-64", "num-cores": 1})
+    return Target("cuda", arch, host, gpu)
+
+
+READERS: Mapping[str, Callable[[Mapping[str, Any]], Target]] = {"llvm": _cpu_target, "cuda": _gpu_target}
+"""Functions by kind that read a target from JSON. Raise InvalidInput."""
 
 
 def native() -> Target:

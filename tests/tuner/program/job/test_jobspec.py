@@ -194,7 +194,7 @@ def test_native_is_filled_in_and_other_targets_stay() -> None:
         ("instances.0.weight", None, "instances[0].weight", "None is not a weight"),
         ("instances.0.weight", 10**400, "instances[0].weight", "is not a weight"),
         ("target", "cuda", "target", "'cuda' is not known"),
-        ("target", {"kind": "cuda"}, "target.kind", "'cuda' is not known"),
+        ("target", {"kind": "cuda", "product": "h100"}, "target.kind", "kernels for cuda cannot be"),
         ("target", {"kind": "llvm", "mcpu": "m1"}, "target.mcpu", "'m1' is not known"),
         ("target", 3, "target", "3 is not a target"),
         ("threads", 0, "threads", "0 will not do"),
@@ -247,7 +247,7 @@ def test_what_is_wrong_is_named(path: str, value: object, field: str, problem: s
         ("workloads", [JOB["workload"]] * 257, "workloads", "257 search tasks"),
         ("targets", "native", "targets", "'native' is not a list with something in it"),
         ("targets", ["native", "cuda"], "targets[1]", "'cuda' is not known"),
-        ("targets", ["native", {"kind": "cuda"}], "targets[1].kind", "'cuda' is not known"),
+        ("targets", ["native", {"kind": "cuda"}], "targets[1].arch", "neither its architecture nor"),
     ],
 )
 def test_a_wrong_one_of_several_is_found(plural: str, items: object, field: str, problem: str) -> None:

@@ -134,7 +134,7 @@ def test_a_target_takes_every_form() -> None:
         ({"max_kernels": 0}, "max_kernels", "0 will not do"),
         ({"max_kernels": 65}, "max_kernels", "65 will not do"),
         ({"target": "cuda"}, "target", "'cuda' is not known"),
-        ({"target": {"kind": "cuda"}}, "target.kind", "'cuda' is not known"),
+        ({"target": {"kind": "cuda", "arch": "sm_90"}}, "target.kind", "kernels for cuda cannot be"),
         ({"dtype": "float8"}, "dtype", "'float8' is not a dtype"),
         ({"epilogue": ["x"]}, "epilogue", "'x' is not known"),
     ],

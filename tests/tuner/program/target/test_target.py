@@ -140,7 +140,7 @@ def test_this_machine_is_a_target() -> None:
         ([], "target", "is not a target"),
         ("cuda", "target", "is not a target"),
         ({}, "target.kind", "None is not known"),
-        (PLAIN | {"kind": "cuda"}, "target.kind", "'cuda' is not known"),
+        (PLAIN | {"kind": "rocm"}, "target.kind", "'rocm' is not known"),
         (PLAIN | {"kind": ["llvm"]}, "target.kind", "is not known"),
         (PLAIN | {"mcpu": "z80"}, "target.mcpu", "'z80' is not known"),
         (PLAIN | {"mcpu": None}, "target.mcpu", "is not known"),
