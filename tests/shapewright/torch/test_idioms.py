@@ -64,7 +64,7 @@ def marked(inputs: Sequence[torch.Tensor], dims: Sequence[Mapping[int, Any]]) ->
             torch._dynamo.mark_dynamic(given, axis)
 
 
-@pytest.mark.parametrize("name", IDIOMS)
+@pytest.mark.parametrize("name", every(2, IDIOMS))
 def test_all_that_is_lifted_is_replaced_at_every_size(name: str, libraries: Callable[[str], Path]) -> None:
     report = sw.torch.Report()
     model, fast = compiled(name, str(libraries(name)), report)
@@ -91,7 +91,7 @@ def test_sizes_of_one_are_a_graph_of_their_own(name: str, libraries: Callable[[s
             torch.testing.assert_close(fast(*inputs), model(*inputs), rtol=1e-4, atol=1e-4, equal_nan=True)
 
 
-@pytest.mark.parametrize("name", every(2, IDIOMS))
+@pytest.mark.parametrize("name", every(4, IDIOMS, first=2))
 def test_a_compiled_model_asks_for_what_extract_finds(name: str, built: OnDemand, replacing: Replacing) -> None:
     model = build(name)
     inputs, dims = exported(name)
@@ -101,7 +101,7 @@ def test_a_compiled_model_asks_for_what_extract_finds(name: str, built: OnDemand
     assert {each.key for each in replacing.report.replaced} == {task.workload.key for task in tasks(name)}
 
 
-@pytest.mark.parametrize(("name", "by"), diagonal(IDIOMS, ["weights", "autocast"], every=2))
+@pytest.mark.parametrize(("name", "by"), diagonal(IDIOMS, ["weights", "autocast"], every=4))
 def test_models_in_bfloat16_are_replaced_and_as_exact_as_eager(name: str, by: str, replacing: Replacing) -> None:
     model, inputs, is_autocast = build(name), IDIOMS[name].inputs(3, 8), by == "autocast"
     exact = model(*inputs)
@@ -117,7 +117,7 @@ def test_models_in_bfloat16_are_replaced_and_as_exact_as_eager(name: str, by: st
     assert replacing.report.share is not None and replacing.report.share >= 0.95, str(replacing.report)
 
 
-@pytest.mark.parametrize("name", every(2, IDIOMS, first=1))
+@pytest.mark.parametrize("name", every(4, IDIOMS, first=1))
 def test_a_saved_program_is_replaced_as_the_model_is(name: str, tmp_path: Path, replacing: Replacing) -> None:
     model, (inputs, dims) = build(name), exported(name)
     torch.export.save(torch.export.export(model, inputs, dynamic_shapes=dims), tmp_path / "model.pt2")

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.compiled import built_problems
+from tests.shares import diagonal
 from tests.tuner.schedule.own.matrix_unit import MADE_UP
 from tuner.program.job.build import workload_from_json
 from tuner.program.job.task import SearchTask
@@ -55,8 +56,7 @@ def kernels_of(task: SearchTask) -> list[MicroKernel]:
     return list(found.values())[:KERNELS]
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("name", WORKLOADS)
+@pytest.mark.parametrize(("name", "threads"), diagonal(WORKLOADS, [1, 2], every=2))
 def test_every_product_is_right_in_it(name: str, threads: int) -> None:
     task = task_of(name, threads)
     kernels = kernels_of(task)
