@@ -1,1 +1,1 @@
-"""The parts of ``benchmarks.service`` and ``benchmarks.dashboard``: what is stored, who asks, who writes."""
+"""The parts of ``benchmarks.service``: what is stored, who asks, who writes."""
