@@ -10,7 +10,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tuner.errors import InvalidInput
 from tuner.program.target import Target, native
@@ -45,14 +45,6 @@ SAID = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Limited:
-    """``variables`` of the environment; ``said``: what each library printed of its instruction set under them."""
-
-    variables: Mapping[str, str]
-    said: Mapping[str, str]
-
-
 def restricted(mcpu: str) -> Target:
     """This machine, caches and cores, as if it had the instructions of that CPU alone. Raises InvalidInput."""
     here, wanted = native(), Target.from_json({"kind": "llvm", "mcpu": mcpu})
@@ -65,8 +57,9 @@ def restricted(mcpu: str) -> Target:
     return replace(wanted, hardware=replace(caches, cores=own.cores))
 
 
-def limit_instructions(target: Target) -> Limited:
-    """Limit PyTorch, MKL and oneDNN in this process and those that it starts. PyTorch must not be loaded yet.
+def limit_instructions(target: Target) -> dict[str, Mapping[str, str]]:
+    """Limit PyTorch, MKL and oneDNN in this process and those that it starts: the ``variables`` of the environment, and
+    what each library ``said`` of its instruction set under them. PyTorch must not be loaded yet.
 
     Raises RuntimeError if it is, or if one of them says that it uses AVX-512 where ``target`` has none.
     """
@@ -78,7 +71,7 @@ def limit_instructions(target: Target) -> Limited:
     wide = {name: text for name, text in said.items() if WIDE.search(text)}
     if wide and "avx512f" not in target.hardware.features:
         raise RuntimeError(f"rivals are not limited to {target.mcpu}: {wide}")
-    return Limited(variables, said)
+    return {"variables": variables, "said": said}
 
 
 def limits_of(target: Target) -> dict[str, str]:

@@ -1,14 +1,11 @@
 """Kernels against vendor libraries: tune each workload of a suite, then time its library and every rival.
 
-    python -m benchmarks.kernels SUITE.yaml [--workload NAME] [--threads N] [--trials N] [--seconds S] [--seed N]
-        [--against mm,bmm,linear,mkl,onednn,compile,torch,metaschedule,dietcode,bucket,single,oracle] [--mcpu CPU]
-        [--oracle-shapes N] [--metaschedule-dir DIR] [--metaschedule-trials N] [--resume] --json OUT
-
 Every library is first checked against the reference in float64 at every test shape. One thread: all contenders in this
 process, in alternating samples. More: each in a process of its own, in alternating rounds. Workloads may be any that a
 job file takes; a rival that has no routine for one is skipped, and named with the reason. With --mcpu all contenders
 use the instructions of that CPU (``x86-64-v3`` has AVX2), and the peak is that of these.
 
+``--against`` takes mm, bmm, linear, mkl, onednn, compile, torch, metaschedule, dietcode, bucket, single and oracle.
 Rivals that take long: ``dietcode`` searches with as many trials as ours did; ``oracle`` measures dozens of kernels for
 each held-out shape, or for ``--oracle-shapes`` of them, and gives the regret of the dispatcher; ``metaschedule`` tunes
 each tuned shape on its own, keeps its results in a folder and goes on from there. It serves only shapes that it was
@@ -20,16 +17,18 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-from collections.abc import Mapping
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from benchmarks.compare.rows import TIMING, timed_rows
+from benchmarks.compare.searched import tuned_library
+from benchmarks.compare.summary import SHORTEST_S, of_kernels
+from benchmarks.harness.calls import DoesNotApply
 from benchmarks.harness.results import Document, Report, Row, names, say
 from benchmarks.harness.suite import Benchmark, suite_here, suite_parser
 from benchmarks.instructions import limit_instructions, restricted
-from benchmarks.rivals import DIETCODE, METASCHEDULE, OURS, DoesNotApply
+from benchmarks.rivals import DIETCODE, METASCHEDULE, OURS, metaschedule
 from tuner.errors import InvalidInput
 from tuner.program.target import native
 
@@ -42,13 +41,22 @@ ORACLE, COMPILE = "oracle", "compile"
 
 
 def main() -> int:
-    options = _options()
+    parser = suite_parser(
+        __doc__, trials=512, seconds=150.0, against=names(DEFAULT_RIVALS), oracle_shapes=int, metaschedule_dir=Path,
+        metaschedule_trials=256, mcpu=str, resume=False,
+    )  # fmt: skip
+    options = parser.parse_args()
+    if options.mcpu and COMPILE in options.against:
+        parser.error("--mcpu does not limit compile: Inductor compiles for the machine at hand")
     protocol, benchmarks = suite_here(options, partial(restricted, options.mcpu) if options.mcpu else native)
     try:
-        limited = limit_instructions(benchmarks[0].task.known_target) if options.mcpu else None
-        protocol |= {"against": options.against, "search": {"trials": options.trials, "seconds": options.seconds}}
-        protocol |= {"rivals_limited": asdict(limited)} if limited else {}
-        document = _document(options, protocol)
+        if options.mcpu:
+            protocol["rivals_limited"] = limit_instructions(benchmarks[0].task.known_target)
+        protocol |= {
+            "against": options.against, "search": {"trials": options.trials, "seconds": options.seconds},
+            "timing": TIMING, "left_out_of_means_below_s": SHORTEST_S,
+        }  # fmt: skip
+        document = Document(options.json, protocol, lambda report: {"summary": of_kernels(report)}, options.resume)
     except (InvalidInput, RuntimeError) as error:
         print(error, file=sys.stderr)
         return 2
@@ -60,40 +68,19 @@ def main() -> int:
     return 0
 
 
-def _document(options: argparse.Namespace, protocol: Mapping[str, object]) -> Document:
-    # Only now: PyTorch and TVM read the environment when they are loaded.
-    from benchmarks.compare.rows import TIMING  # noqa: PLC0415
-    from benchmarks.compare.summary import SHORTEST_S, of_kernels  # noqa: PLC0415
-
-    protocol = {**protocol, "timing": TIMING, "left_out_of_means_below_s": SHORTEST_S}
-    return Document(options.json, protocol, lambda report: {"summary": of_kernels(report)}, options.resume)
-
-
-def _options() -> argparse.Namespace:
-    parser = suite_parser(
-        __doc__, trials=512, seconds=150.0, against=names(DEFAULT_RIVALS), oracle_shapes=int, metaschedule_dir=Path,
-        metaschedule_trials=256, mcpu=str, resume=False,
-    )  # fmt: skip
-    options = parser.parse_args()
-    if options.mcpu and COMPILE in options.against:
-        parser.error("--mcpu does not limit compile: Inductor compiles for the machine at hand")
-    return options
-
-
 def _one(benchmark: Benchmark, options: argparse.Namespace, folder: Path) -> Report:
     """Tune, check and time one workload."""
-    from benchmarks.compare.rows import peak_work, timed_rows  # noqa: PLC0415 - after the threads are limited
-    from benchmarks.compare.searched import tuned_library  # noqa: PLC0415
-
     report, budget = Report(), {"trials": options.trials, "seconds": options.seconds}
-    tuned, libraries = tuned_library(benchmark, budget, options.seed, folder, report)
-    for name in options.against:
-        if (library := _prepared(name, benchmark, tuned, options, folder / name, report)) is not None:
-            libraries[name] = library
-    # What is searched for takes part if it has a library.
-    timed = [name for name in options.against if name != ORACLE and (name != DIETCODE or name in libraries)]
-    work = peak_work(benchmark.task.known_target, options.threads)
-    report.rows = timed_rows(benchmark, timed, libraries, work, report.skipped)
+    tuned, libraries = tuned_library(benchmark, budget, options.seed, folder, report), {OURS: folder / OURS}
+    timed = [name for name in options.against if name != ORACLE]
+    for name in timed:
+        try:
+            if (library := _prepared(name, benchmark, tuned, options, folder / name, report)) is not None:
+                libraries[name] = library
+        except DoesNotApply as reason:
+            report.skipped[f"{benchmark.name}/{name}"] = str(reason)
+    timed = [name for name in timed if f"{benchmark.name}/{name}" not in report.skipped]
+    report.rows = timed_rows(benchmark, timed, libraries, report.skipped)
     if ORACLE in options.against:
         _add_oracle(report.rows, tuned, libraries[OURS], options)
     return report
@@ -102,26 +89,21 @@ def _one(benchmark: Benchmark, options: argparse.Namespace, folder: Path) -> Rep
 def _prepared(
     rival: str, benchmark: Benchmark, tuned: TuneResult, options: argparse.Namespace, folder: Path, report: Report
 ) -> Path | None:
-    """The library of a rival that has one; what it took goes to the report."""
+    """The library of a rival that has one; what it took goes to the report. Raises DoesNotApply."""
     if rival in ABLATIONS:
-        from benchmarks.ablations import save_ablation  # noqa: PLC0415
+        from benchmarks.oracle import save_ablation  # noqa: PLC0415 - TVM, once the threads are limited
 
         return save_ablation(rival, tuned, folder)
     if rival == METASCHEDULE:
-        from benchmarks.rivals import metaschedule  # noqa: PLC0415
-
-        directory = options.metaschedule_dir or metaschedule.default_directory()
         shapes = [instance.shape for instance in tuned.task.instances]
-        folder = metaschedule.tune_shapes(tuned.task, shapes, options.metaschedule_trials, directory, options.seed)
+        folder = metaschedule.tune_shapes(
+            tuned.task, shapes, options.metaschedule_trials, options.metaschedule_dir, options.seed
+        )
         spent = metaschedule.spent(folder)
     elif rival == DIETCODE:
         from benchmarks.rivals.dietcode import save_dietcode  # noqa: PLC0415
 
-        try:
-            spent = save_dietcode(tuned.task, tuned.summary["trials"], options.seed, folder)
-        except DoesNotApply as reason:
-            report.skipped[f"{benchmark.name}/{DIETCODE}"] = str(reason)
-            return None
+        spent = save_dietcode(tuned.task, tuned.summary["trials"], options.seed, folder)
         say(f"  dietcode: {spent['trials']} trials, {spent['elapsed_s']:.0f} s, {spent['kernels']} kernels")
     else:
         return None

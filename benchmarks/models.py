@@ -1,9 +1,5 @@
 """Whole models with tuned libraries, against PyTorch.
 
-    python -m benchmarks.models --coverage [--only NAME,...] [--verify] --json OUT
-    python -m benchmarks.models --model bert-base [--threads N] [--minutes M] [--trials N] [--lengths N]
-                                [--libraries DIR] [--after MODEL] --json OUT
-
 The model is built with random weights, taken apart (``sw.extract``), tuned as one job of so many minutes through a
 service of its own (`shapewright up`), and compiled with the libraries that were pulled. Then it is timed at 20 lengths,
 of which the search has seen few, against eager PyTorch and torch.compile (dynamic shapes, frozen, autotuned):
@@ -12,19 +8,17 @@ keeps what this one does. ``--after`` tunes the model once more through a servic
 and tells what that saved. Last, the model is compiled in new processes from a snapshot of its libraries.
 
 ``--coverage`` times nothing: it tells how much of well-known architectures is lifted and replaced (nets/coverage.py),
-with ``--verify`` after comparing outputs, too; it needs the extra ``zoo``.
+of those that ``--only`` names, with ``--verify`` after comparing outputs, too; it needs the extra ``zoo``.
 """
 
 from __future__ import annotations
 
 import argparse
-import math
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -68,8 +62,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return covered(options.only, options.verify, options.json)
     if options.model is None:
         parser.error("--model or --coverage is required")
-    if (package := MODELS[options.model].package) is not None and find_spec(package) is None:
-        parser.error(f"--model {options.model} needs {package}: pip install -e '.[zoo]'")
     there = options.libraries
     if options.after and there is not None and there.is_dir() and not known_of(there).get("gain"):
         parser.error(f"--after compares with what tuning the libraries in {there} gained, which is not known")
@@ -126,16 +118,13 @@ def tasks_of(model: str, threads: int) -> ModelTasks:
 def lengths_of(model: str, number: int) -> list[int]:
     """``number`` lengths, spread over the range, its ends included."""
     lengths = MODELS[model].lengths
-    positions = np.linspace(0, len(lengths) - 1, min(number, len(lengths)))
-    return sorted({lengths[round(position)] for position in positions})
+    return sorted({lengths[round(at)] for at in np.linspace(0, len(lengths) - 1, min(number, len(lengths)))})
 
 
 # -- timing ---------------------------------------------------------------------------------------------------------
 def timed(model: str, threads: int, libraries: Path, number: int) -> tuple[list[Row], dict[str, Any]]:
     """A row for each batch and length, and further facts."""
-    skipped: dict[str, str] = {}
-    compile_s: dict[str, float] = {}
-    rows = []
+    rows, skipped, compile_s = list[Row](), dict[str, str](), dict[str, float]()
     with ExitStack() as stack:
         folder, there = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="shapewright-inductor-"))), {}
         for name in (EAGER, COMPILED, OURS):
@@ -161,9 +150,7 @@ def _row(
     compile_s: dict[str, float],
 ) -> Row:  # fmt: skip
     outputs = {}
-    for name, one in there.items():
-        if name in skipped:
-            continue
+    for name, one in ((name, one) for name, one in there.items() if name not in skipped):
         try:
             seconds, outputs[name] = one.ask("prepare", batch, length)
             compile_s[name] = max(seconds, compile_s.get(name, 0.0))
@@ -176,16 +163,12 @@ def _row(
     expected = outputs[EAGER]
     errors = [float(np.abs(a - b).max()) for a, b in zip(outputs[OURS], expected, strict=True)]
     return {
-        "workload": f"{model}, batch {batch}",
-        "shape": {"batch": batch, "length": length},
-        "tuned_on": length in lengths_of(model, TUNED),
-        "ours_s": times[OURS],
-        "rivals_s": {name: seconds for name, seconds in times.items() if name != OURS},
-        "flops": _flops(model, batch, length),
-        "peak_fraction": None,
+        "workload": f"{model}, batch {batch}", "shape": {"batch": batch, "length": length},
+        "tuned_on": length in lengths_of(model, TUNED), "ours_s": times.pop(OURS), "rivals_s": times,
+        "flops": _flops(model, batch, length), "peak_fraction": None,
         "max_abs_error": float(np.max(errors)),  # NaN if one is
         "tolerance": TOLERANCE * max(1.0, *(float(np.abs(each).max()) for each in expected)),
-    }
+    }  # fmt: skip
 
 
 def recompiled(contenders: Mapping[str, Any]) -> dict[str, list[str]]:
@@ -227,21 +210,21 @@ def _line(row: Row) -> str:
 
 def summary_of(rows: Sequence[Row]) -> dict[str, Any]:
     """Geometric means of how many times faster ours is."""
-    rivals = sorted({name for row in rows for name in row["rivals_s"]})
+    by_rival: dict[str, list[float]] = {}
+    by_workload: dict[str, list[float]] = {}
+    for row in rows:
+        ratios = {name: seconds / row["ours_s"] for name, seconds in row["rivals_s"].items()}
+        for name, ratio in ratios.items():
+            by_rival.setdefault(name, []).append(ratio)
+        by_workload.setdefault(row["workload"], []).append(min(ratios.values()))
     best = [min(row["rivals_s"].values()) / row["ours_s"] for row in rows]
     held_out = [ratio for ratio, row in zip(best, rows, strict=True) if not row["tuned_on"]]
-    by_workload: dict[str, list[float]] = {}
-    for ratio, row in zip(best, rows, strict=True):
-        by_workload.setdefault(row["workload"], []).append(ratio)
     return {
-        "geomean_vs": {
-            name: geomean([row["rivals_s"][name] / row["ours_s"] for row in rows if name in row["rivals_s"]])
-            for name in rivals
-        },
+        "geomean_vs": {name: geomean(each) for name, each in sorted(by_rival.items())},
         "geomean_vs_best": geomean(best),
         "geomean_vs_best_held_out": geomean(held_out) if held_out else None,
-        "geomean_vs_best_by_workload": {name: geomean(ratios) for name, ratios in by_workload.items()},
-        "worst_vs_best": min(best, default=math.nan),
+        "geomean_vs_best_by_workload": {name: geomean(each) for name, each in by_workload.items()},
+        "worst_vs_best": min(best),
         "max_abs_error": float(np.max([row["max_abs_error"] for row in rows])),
         "regret": None,
     }

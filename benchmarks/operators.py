@@ -1,9 +1,5 @@
 """Operators of the catalogue and programs of one's own, against PyTorch, TVM's schedulers and the memory bandwidth.
 
-    python -m benchmarks.operators [--op NAME]... [--against torch,compile,metaschedule,dlight] [--seeds 0,1,2]
-        [--sizes N] [--threads N] [--trials N] [--seconds S] [--shapes T,T,...] [--metaschedule DIR]
-        [--metaschedule-trials N] [--resume] --json OUT
-
 Each is tuned at eight values of T and timed at these and, mostly, at held-out ones, in alternating samples beside every
 rival and a stream that reads and writes as many bytes (rivals/stream.py). ``--op`` (repeatable) names operators of
 suites/operators.yaml, ``resnet50`` or a layer of it, ``fused`` for all fused operators, or ``all``. The default are
@@ -26,10 +22,13 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.compare.rows import TIMING, timed_rows
+from benchmarks.compare.searched import tuned_library
+from benchmarks.compare.summary import over_seeds
 from benchmarks.harness.remote import limit_threads
 from benchmarks.harness.results import Document, Report, count, integers, options_of
 from benchmarks.harness.suite import Benchmark, benchmarks_of, is_fused, names_of, parts_of
-from benchmarks.rivals import DLIGHT, METASCHEDULE, SEPARATE, STREAM
+from benchmarks.rivals import DLIGHT, METASCHEDULE, OURS, SEPARATE, STREAM, metaschedule
 from tuner.errors import InvalidInput
 from tuner.program.target import native
 
@@ -39,7 +38,12 @@ AGAINST = {"torch": ("torch", "mkl", "onednn"), **{each: (each,) for each in ("c
 
 
 def main() -> int:
-    options = _options()
+    parser = options_of(
+        __doc__, sizes=count, against=["torch"], seeds=(0,), threads=1, trials=128, seconds=30.0, shapes=integers,
+        metaschedule=Path, metaschedule_trials=64, resume=False,
+    )  # fmt: skip
+    parser.add_argument("--op", action="append")
+    options = parser.parse_args()
     limit_threads(options.threads)
     try:
         contenders = contenders_of(options.against)
@@ -73,10 +77,6 @@ def contenders_of(against: Sequence[str]) -> list[str]:
 
 
 def _document(options: argparse.Namespace) -> Document:
-    # Only now, with the threads limited: PyTorch and TVM read the environment when they are loaded.
-    from benchmarks.compare.rows import TIMING  # noqa: PLC0415
-    from benchmarks.compare.summary import over_seeds  # noqa: PLC0415
-
     protocol = {
         "threads": options.threads, "target": native().fingerprint, "l2_bytes": native().hardware.l2_bytes,
         "search": {"trials": options.trials, "seconds": options.seconds}, "against": options.against,
@@ -88,48 +88,30 @@ def _document(options: argparse.Namespace) -> Document:
 
 def _one(benchmark: Benchmark, seed: int, contenders: Sequence[str], options: argparse.Namespace) -> Report:
     """Tune, check and time one workload with one seed."""
-    from benchmarks.compare.rows import peak_work, timed_rows  # noqa: PLC0415
-    from benchmarks.compare.searched import tuned_library  # noqa: PLC0415
-
     report, budget = Report(), {"trials": options.trials, "seconds": options.seconds}
     with tempfile.TemporaryDirectory(prefix="shapewright-operators-") as name:
         folder = Path(name)
-        _, libraries = tuned_library(benchmark, budget, seed, folder, report)
+        tuned_library(benchmark, budget, seed, folder, report)
+        libraries = {OURS: folder / OURS}
         if is_fused(benchmark.operator):
             for part, its in parts_of(benchmark).items():
                 tuned_library(its, budget, seed, folder / SEPARATE / part, report)
             libraries[SEPARATE] = folder / SEPARATE
         if METASCHEDULE in contenders:
-            libraries[METASCHEDULE] = _metaschedule(benchmark, options, report)
-        work = peak_work(benchmark.task.known_target, options.threads)
-        timed = [*libraries, STREAM, *contenders]
-        report.rows = timed_rows(benchmark, timed, libraries, work, report.skipped)
+            # One search for all seeds of ours: what is kept is used again.
+            root = metaschedule.tune_shapes(
+                benchmark.task, some_of(benchmark.test), options.metaschedule_trials, options.metaschedule
+            )
+            report.rival_tuning.append({"workload": benchmark.name, "rival": METASCHEDULE, **metaschedule.spent(root)})
+            libraries[METASCHEDULE] = root
+        report.rows = timed_rows(benchmark, [*libraries, STREAM, *contenders], libraries, report.skipped)
     return report
-
-
-def _metaschedule(benchmark: Benchmark, options: argparse.Namespace, report: Report) -> Path:
-    from benchmarks.rivals import metaschedule  # noqa: PLC0415
-
-    directory = options.metaschedule or metaschedule.default_directory()
-    # One search for all seeds of ours: what is kept is used again.
-    root = metaschedule.tune_shapes(benchmark.task, some_of(benchmark.test), options.metaschedule_trials, directory)
-    report.rival_tuning.append({"workload": benchmark.name, "rival": METASCHEDULE, **metaschedule.spent(root)})
-    return root
 
 
 def some_of(shapes: Sequence[dict[str, int]]) -> list[dict[str, int]]:
     """METASCHEDULE_SHAPES of the shapes, at equal distances from one another and from both ends."""
     count = min(METASCHEDULE_SHAPES, len(shapes))
     return [shapes[(2 * index + 1) * len(shapes) // (2 * count)] for index in range(count)]
-
-
-def _options() -> argparse.Namespace:
-    parser = options_of(
-        __doc__, sizes=count, against=["torch"], seeds=(0,), threads=1, trials=128, seconds=30.0, shapes=integers,
-        metaschedule=Path, metaschedule_trials=64, resume=False,
-    )  # fmt: skip
-    parser.add_argument("--op", action="append")
-    return parser.parse_args()
 
 
 if __name__ == "__main__":

@@ -1,46 +1,47 @@
-"""The oracle: the best of many kernels measured for one very shape, and what the dispatcher loses to it there.
+"""What the results of a search could have come to: more for one very shape, which is the oracle, or less for all.
 
-Candidates are the library's own kernels, those of the search that the model ranks highest at the shape, in whatever
-packed layout, and fresh ones evolved on the model for this shape alone (each verified on a device process before it is
-run here). All are timed in alternating samples; then the best few and the library itself are timed again, from new
-samples, and regret is read from these alone: the best of many noisy times is too good to be believed at once.
+The oracle is the best of many kernels measured for a shape; regret is what the dispatcher loses to it there. Candidates
+are the library's own kernels, those of the search that the model ranks highest at the shape, in whatever packed layout,
+and those of another search for this shape alone. All are timed in alternating samples; then the best few and the
+library itself are timed again, from new samples, and regret is read from these alone: the best of many noisy times is
+too good to be believed at once.
 """
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import tvm_ffi
 
 import shapewright as sw
 from benchmarks.harness.calls import Shape, inputs_of, library_call, outputs_of
 from benchmarks.harness.turns import alternate, sampler
+from shapewright.download import write
 from shapewright.library import Library
-from shapewright.session import TuneResult
+from shapewright.session import TuneResult, tune_here
+from tuner.library.build import build_library
 from tuner.library.dispatcher import Dispatcher, Leaf
 from tuner.library.package import ENTRY
-from tuner.measure import BuildResult, KeptBuilds, Runner, RunRequest
+from tuner.measure import BuildResult, KeptBuilds
 from tuner.program.job.task import SearchTask
 from tuner.program.language.workload import WorkloadInstance
-from tuner.schedule import layouts_of, space_of
+from tuner.schedule import layouts_of
 from tuner.schedule.space import MicroKernel
+from tuner.search import finalize
 from tuner.search.cost_model import PairCostModel
 from tuner.search.observations import Measured, latency_table, normalized
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How many candidates of each kind, and how long the two timings may take."""
+    """How many candidates of the search, how many trials of the one for a shape, how long the two timings may take."""
 
     known: int = 16
     fresh: int = 16
-    population: int = 256
-    generations: int = 4
     finalists: int = 3
     first_budget_s: float = 3.0
     second_budget_s: float = 1.5
@@ -62,15 +63,10 @@ class Finding:
 
 
 class Oracle:
-    """The oracle of a search's result. ``directory`` holds its library. Use ``oracle_of``, which ends the processes."""
+    """The oracle of a search's result. ``directory`` holds its library. Use ``oracle_of``, which ends the builder."""
 
-    def __init__(
-        self, tuned: TuneResult, directory: Path, builds: KeptBuilds, runner: Runner, seed: int, settings: Settings
-    ) -> None:
-        self._task, self._settings = tuned.task, settings
-        self._builds, self._runner = builds, runner
-        self._space = space_of(self._task)
-        self._rng = np.random.default_rng(seed)
+    def __init__(self, tuned: TuneResult, directory: Path, builds: KeptBuilds, seed: int, settings: Settings) -> None:
+        self._task, self._builds, self._seed, self._settings = tuned.task, builds, seed, settings
         results = normalized(tuned.results)
         self._measured, self._model = Measured(results), PairCostModel(self._task, seed)
         self._model.update(results)
@@ -80,17 +76,15 @@ class Oracle:
         """Raises ValueError if no candidate can be built."""
         settings, task = self._settings, self._task
         inputs, outputs = inputs_of(task.workload, shape), outputs_of(task.workload, shape)
-        libraries = {
-            build.kernel.id: library_of_one(task, build)
+        samplers = {
+            build.kernel.id: sampler(library_call(library_of_one(task, build), inputs, outputs))
             for build in self._builds.build(self._candidates(shape))
             if build.binary is not None
         }
-        if not libraries:
+        if not samplers:
             raise ValueError(f"no candidate for {task.workload} at {dict(shape)} could be built")
-        samplers = {name: sampler(library_call(each, inputs, outputs)) for name, each in libraries.items()}
         first = alternate(samplers, budget_s=settings.first_budget_s)
-        best = sorted(first, key=lambda name: first[name])[: settings.finalists]
-        finalists = {name: samplers[name] for name in best}
+        finalists = {name: samplers[name] for name in sorted(first, key=lambda name: first[name])[: settings.finalists]}
         finalists["dispatched"] = sampler(library_call(self._library, inputs, outputs))
         second = alternate(finalists, rounds=settings.second_rounds, budget_s=settings.second_budget_s)
         dispatched = second.pop("dispatched")
@@ -98,48 +92,26 @@ class Oracle:
         return Finding(second[winner], dispatched, winner, len(samplers))
 
     def _candidates(self, shape: Shape) -> list[MicroKernel]:
-        known = self._measured.kernels
-        ranked = []
+        """All have run on a device process before: what runs in this process must not crash it."""
+        task, known = self._task, self._measured.kernels
+        candidates = list(self._library.kernels)
         if known:
-            expected = latency_table(self._task, self._model, self._measured, known, [shape])[:, 0]
-            ranked = [known[index] for index in expected.argsort()[: self._settings.known]]
-        own = list(self._library.kernels)
-        return list(dict.fromkeys([*own, *ranked, *self._verified(self._fresh(shape, [*own, *ranked]), shape)]))
-
-    def _fresh(self, shape: Shape, known: Sequence[MicroKernel]) -> list[MicroKernel]:
-        """The best new kernels for the shape by the model, evolved from the known ones."""
-        settings, rng = self._settings, self._rng
-        pool = [*known, *(self._space.sample(rng) for _ in range(settings.population))]
-        for _ in range(settings.generations):
-            parents = self._ranked(pool, shape)[: settings.population // 8]
-            picks = rng.integers(len(parents), size=(settings.population, 2))
-            children = [
-                self._space.mutate(self._space.crossover(parents[a], parents[b], rng), rng) for a, b in picks.tolist()
-            ]
-            pool = [*parents, *children]
-        tried = set(self._measured.kernels) | self._measured.failed
-        return [kernel for kernel in self._ranked(pool, shape) if kernel not in tried][: settings.fresh]
-
-    def _ranked(self, pool: Sequence[MicroKernel], shape: Shape) -> list[MicroKernel]:
-        distinct = list(dict.fromkeys(pool))
-        return [distinct[index] for index in self._model.predict(distinct, [shape]).latency_s[:, 0].argsort()]
-
-    def _verified(self, kernels: Sequence[MicroKernel], shape: Shape) -> list[MicroKernel]:
-        """The kernels that compute what they should: what runs in this process must not crash it."""
-        if not kernels:
-            return []
-        instances = (WorkloadInstance.of(shape),)
-        requests = [RunRequest(build, instances) for build in self._builds.build(kernels)]
-        return [result.kernel for result in self._runner.run(self._task, requests) if result.ok]
+            expected = latency_table(task, self._model, self._measured, known, [shape])[:, 0]
+            candidates += [known[index] for index in expected.argsort()[: self._settings.known]]
+        alone = SearchTask(
+            task.workload, shape_vars=task.shape_vars, instances=(WorkloadInstance.of(shape),), target=task.target,
+            threads=task.threads,
+        )  # fmt: skip
+        found = tune_here(alone, trials=self._settings.fresh, seed=self._seed).results
+        return list(dict.fromkeys([*candidates, *(result.kernel for result in found if result.ok)]))
 
 
 @contextmanager
 def oracle_of(tuned: TuneResult, directory: Path, seed: int = 0, settings: Settings | None = None) -> Iterator[Oracle]:
-    """An oracle with a builder and a private device of its own."""
     from tuner.measure.local import local_tools  # noqa: PLC0415 - TVM, once the threads are limited
 
-    with local_tools() as (builder, runner), closing(KeptBuilds(tuned.task, builder)) as builds:
-        yield Oracle(tuned, directory, builds, runner, seed, settings or Settings())
+    with local_tools() as (builder, _), closing(KeptBuilds(tuned.task, builder)) as builds:
+        yield Oracle(tuned, directory, builds, seed, settings or Settings())
 
 
 def library_of_one(task: SearchTask, build: BuildResult) -> Library:
@@ -152,3 +124,23 @@ def library_of_one(task: SearchTask, build: BuildResult) -> Library:
         module = tvm_ffi.load_module(file.name)
     assert module[ENTRY] is not None
     return Library(Path(), manifest, Dispatcher(task, (build.kernel,), 0, Leaf(0)), module)
+
+
+# -- less than the library --------------------------------------------------------------------------------------------
+def save_ablation(name: str, tuned: TuneResult, directory: Path) -> Path:
+    """Build the ablation ``name`` and write it into ``directory``.
+
+    ``single``: the one kernel that serves the whole range best. ``bucket``: the kernel that is best at the largest
+    shape, for all of them (as Nimble, MLSys 2021, tunes for one large shape).
+    """
+    task, results = tuned.task, normalized(tuned.results)
+    measured, model = Measured(results), PairCostModel(task)
+    model.update(results)
+    if name == "single":
+        kernel = finalize.choose_set(task, model, measured, measured.candidates, 1)[0]
+    else:
+        largest = latency_table(task, model, measured, measured.candidates, [task.shapes()[-1]])[:, 0]
+        kernel = measured.candidates[int(largest.argmin())]
+    dispatcher = finalize.make_dispatcher(task, model, measured, [kernel])
+    write(build_library(dispatcher, None).files, directory)
+    return directory

@@ -14,17 +14,22 @@ import statistics
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import tvm
 
+import shapewright as sw
 from benchmarks.harness.remote import limit_threads
 from benchmarks.harness.results import Row, finish, options_of
 from benchmarks.harness.turns import Sampler, alternate, sampler, take_turns
+from shapewright.download import write
+from shapewright.sources.libraries import load_library
+from tuner.library.build import build_library
+from tuner.library.dispatcher import Dispatcher, Leaf, bounded, fit
+from tuner.library.package import ENTRY
 from tuner.program.target import Target, native
-
-if TYPE_CHECKING:
-    from tuner.library.dispatcher import Dispatcher
+from tuner.schedule import default_kernel, layout_group, space_of
 
 VALUES, SIZE = 64, 16
 """The range is m = 1..VALUES, with SIZE columns and as many products in each sum."""
@@ -44,9 +49,8 @@ def main() -> int:
     summary = {
         "dispatch_ns": statistics.median(row["dispatch_ns"] for row in rows),
         "dispatch_worst_ns": max(row["dispatch_ns"] for row in rows),
-        "kernels": len(dispatcher.kernels),
-        "call_ns": calls,
-    }
+        "kernels": len(dispatcher.kernels), "call_ns": calls,
+    }  # fmt: skip
     protocol = {
         "target": native().fingerprint, "threads": 1,
         "dispatch": f"{TURNS} alternating samples of {options.calls} calls",
@@ -57,10 +61,6 @@ def main() -> int:
 
 def make_dispatcher(target: Target, kernels: int) -> Dispatcher:
     """A dispatcher of so many kernels of one packed layout, each the best for its share of the range."""
-    import shapewright as sw  # noqa: PLC0415 - after the threads are limited
-    from tuner.library.dispatcher import Dispatcher, bounded, fit  # noqa: PLC0415
-    from tuner.schedule import default_kernel, layout_group, space_of  # noqa: PLC0415
-
     rows = sw.ShapeVar("T", range(1, VALUES + 1))
     task = sw.SearchTask("dense", {"m": rows, "n": SIZE, "k": SIZE}, (rows,), target=target, max_kernels=kernels)
     space, rng = space_of(task), np.random.default_rng(0)
@@ -78,14 +78,14 @@ def make_dispatcher(target: Target, kernels: int) -> Dispatcher:
 
 def dispatch_rows(dispatcher: Dispatcher, folder: Path, calls: int) -> list[Row]:
     """Rows for one shape of each kernel: the library that dispatches against the kernel as a library of one."""
-    from tuner.library.dispatcher import Dispatcher, Leaf  # noqa: PLC0415
-
-    count, every, rows = len(dispatcher.kernels), _saved(dispatcher, folder / "all"), []
+    write(build_library(dispatcher, None).files, folder / "all")
+    count, rows = len(dispatcher.kernels), []
     for index, kernel in enumerate(dispatcher.kernels):
         size = 1 + (2 * index + 1) * VALUES // (2 * count)
         alone = Dispatcher(dispatcher.task, (dispatcher.kernel_for({"T": size}),), 0, Leaf(0))
-        one = _saved(alone, folder / kernel.id)
-        contenders = {"library": _from_c(every, size, calls), "single": _from_c(one, size, calls)}
+        write(build_library(alone, None).files, folder / kernel.id)
+        folders = {"library": folder / "all", "single": folder / kernel.id}
+        contenders = {name: _from_c(each, size, calls) for name, each in folders.items()}
         samples = take_turns(contenders, rounds=TURNS, sample_s=0.0, budget_s=float("inf"))
         library_s, single_s = (statistics.median(samples[name]) for name in contenders)
         difference = {"library_s": library_s, "single_s": single_s, "dispatch_ns": 1e9 * (library_s - single_s)}
@@ -93,21 +93,8 @@ def dispatch_rows(dispatcher: Dispatcher, folder: Path, calls: int) -> list[Row]
     return rows
 
 
-def _saved(dispatcher: Dispatcher, directory: Path) -> Path:
-    from shapewright.download import write  # noqa: PLC0415
-    from tuner.library.build import build_library  # noqa: PLC0415
-
-    write(build_library(dispatcher, None).files, directory)
-    return directory
-
-
 def _from_c(directory: Path, rows: int, calls: int) -> Sampler:
     """The mean seconds of so many calls at a number of rows, made from C whatever number is asked for."""
-    import tvm  # noqa: PLC0415
-
-    import shapewright as sw  # noqa: PLC0415
-    from tuner.library.package import ENTRY  # noqa: PLC0415
-
     packed = np.from_dlpack(sw.load(directory).pack(np.ones((SIZE, SIZE), np.float32)).tensor)
     x, weight, out = map(tvm.runtime.tensor, (np.ones((rows, SIZE), np.float32), packed, np.ones((rows, SIZE), "f4")))
     module = tvm.runtime.load_module(str(directory / "library.so"))
@@ -116,9 +103,7 @@ def _from_c(directory: Path, rows: int, calls: int) -> Sampler:
 
 
 def python_calls_ns(directory: Path) -> dict[str, float]:
-    """Nanoseconds of a call at one row, by kind of operands; torch's where it is installed."""
-    import shapewright as sw  # noqa: PLC0415
-
+    """Nanoseconds of a call at one row, by kind of operands; PyTorch's where it is installed."""
     library = sw.load(directory)
     x, weight, out = np.ones((1, SIZE), np.float32), np.ones((SIZE, SIZE), np.float32), np.empty((1, SIZE), np.float32)
     packed = library.pack(weight)
@@ -138,7 +123,6 @@ def operator_calls(directory: Path) -> dict[str, Any]:
     """Calls of a library at one row as PyTorch makes them: through the operator, and as Inductor's code does."""
     import torch  # noqa: PLC0415
 
-    from shapewright.sources.libraries import load_library  # noqa: PLC0415
     from shapewright.torch.op import call, direct  # noqa: PLC0415
     from shapewright.torch.plan import Plan, Taken  # noqa: PLC0415
 

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.compare.rows import against_best
-from benchmarks.compare.summary import SHORTEST_S, against, grouped, interval_of, is_noisy, mean, ratios
-from benchmarks.harness.results import ROOT, Row, read
+from benchmarks.compare.summary import SHORTEST_S, against, bandwidth, interval_of, is_noisy, mean, ratios
+from benchmarks.harness.results import ROOT, Row, grouped, read
 from benchmarks.theory import SEARCHED
 from tuner.program.language.workload import format_shape
 
@@ -31,21 +31,27 @@ BUSY = 1.0
 
 def page_with_tables(text: str, folder: Path = MEASUREMENTS) -> str:
     """The page, its blocks made anew."""
-    files = [found[2] for found in BLOCK.findall(text) if found[2]]
+    documents = {found[2]: read(folder / found[2]) for found in BLOCK.findall(text) if found[2]}
 
     def block(match: re.Match[str]) -> str:
-        lines = summary_table({file: read(folder / file) for file in files}) if match[3] is None else tables(
-            read(folder / match[3]), match[3]
-        )
+        lines = summary_table(documents) if match[3] is None else tables(documents[match[3]], match[3])
         return "\n".join([match[1], *lines, "", match[4]])
 
     return BLOCK.sub(block, text)
 
 
+def summary_table(documents: Mapping[str, Document]) -> list[str]:
+    """A line for each document: what, the figure, the worst shape, the machine, where from."""
+    rows = [
+        [*KINDS[kind_of(document)][0](document), load(document), f"[{file.partition('.')[0]}](measurements/{file})"]
+        for file, document in documents.items()
+    ]
+    return list(_table(["what", "figure", "least", "machine", "measurement"], *rows))
+
+
 def tables(document: Document, file: str = "") -> list[str]:
     """How it was measured, then what."""
-    kind = kind_of(document)
-    return [*conditions(document, file), "", *TABLES[kind](document)]
+    return [*conditions(document, file), "", *KINDS[kind_of(document)][1](document)]
 
 
 def kind_of(document: Document) -> str:
@@ -57,10 +63,7 @@ def conditions(document: Document, file: str = "") -> list[str]:
     protocol = document["protocol"]
     source = f" [All of it](measurements/{file})." if file else ""
     machine = f"{protocol['cpu']}, {protocol['cores']} cores; {load(document)}"
-    return [
-        f"{machine}. {protocol['date'][:10]}, commit {protocol['commit']}.",
-        f"`{protocol['command']}`.{source}",
-    ]
+    return [f"{machine}. {protocol['date'][:10]}, commit {protocol['commit']}.", f"`{protocol['command']}`.{source}"]
 
 
 def load(document: Document) -> str:
@@ -126,7 +129,7 @@ def _operators(document: Document) -> Iterator[str]:
     body, trials = [], {item["workload"]: item["trials"] for item in document["protocol"]["tuning"]}
     for name, rows in grouped(document["rows"], "workload").items():
         best = with_interval(mean(against_best, rows), interval_of(rows))
-        separate, share = mean(against("separate"), rows), mean(lambda row: row.get("bandwidth_fraction"), rows)
+        separate, share = mean(against("separate"), rows), mean(bandwidth, rows)
         least = times(min(ratios(rows), default=None))
         told = "" if share is None else f"{share:.2f}"
         body.append([name, str(trials[name]), best, least, times(separate), told])
@@ -198,22 +201,12 @@ def _headline_of_service(document: Document) -> tuple[str, str, str]:
     return f"`best` in a closed loop, {kind}", f"{document['summary']['best_per_s']:.0f} requests/s", ""
 
 
-TABLES: Mapping[str, Callable[[Document], Iterator[str]]] = {
-    "kernels": _kernels, "operators": _operators, "theory": _theory, "overhead": _overhead, "service": _service,
+KINDS: Mapping[str, tuple[Callable[[Document], tuple[str, str, str]], Callable[[Document], Iterator[str]]]] = {
+    "kernels": (_headline_of_kernels, _kernels), "operators": (_headline_of_operators, _operators),
+    "theory": (_headline_of_theory, _theory), "overhead": (_headline_of_overhead, _overhead),
+    "service": (_headline_of_service, _service),
 }  # fmt: skip
-HEADLINES: Mapping[str, Callable[[Document], tuple[str, str, str]]] = {
-    "kernels": _headline_of_kernels, "operators": _headline_of_operators, "theory": _headline_of_theory,
-    "overhead": _headline_of_overhead, "service": _headline_of_service,
-}  # fmt: skip
-
-
-def summary_table(documents: Mapping[str, Document]) -> list[str]:
-    """A line for each document: what, the figure, the worst shape, the machine, where from."""
-    rows = [
-        [*HEADLINES[kind_of(document)](document), load(document), f"[{file.partition('.')[0]}](measurements/{file})"]
-        for file, document in documents.items()
-    ]
-    return list(_table(["what", "figure", "least", "machine", "measurement"], *rows))
+"""What, the figure and the worst shape in a line, and the table; by the module that wrote the document."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,7 +1,5 @@
 """How fast the service is under load.
 
-    python -m benchmarks.service --database-url URL [--records N] [--seconds S] [--processes N] [--streams N] --json OUT
-
 Fills an empty database (or takes one that was filled at this scale), starts the real service on it, and lets clients in
 processes of their own ask. ``--seconds`` is how long each figure is measured. Latencies of the open loop count from the
 time a request was due; p99 is the smallest value that 99 % do not exceed. Events count from the return of the commit to
@@ -64,14 +62,10 @@ def database_facts(url: str) -> dict[str, Any]:
         return {**kind, "bytes": Path(url.removeprefix("sqlite:///")).stat().st_size}
     names = ("server_version", "fsync", "synchronous_commit", "full_page_writes", "shared_buffers", "wal_sync_method")
     with psycopg.connect(url) as server:
-        settings = {name: _value(server, f"SHOW {name}") for name in names}
-        size = _value(server, "SELECT pg_database_size(current_database())")
+        told = "SELECT name, current_setting(name) FROM unnest(%s::text[]) AS name"
+        settings = dict(server.execute(told, [list(names)]))
+        [(size,)] = server.execute("SELECT pg_database_size(current_database())")
     return {"kind": "PostgreSQL", **settings, "bytes": size}
-
-
-def _value(server: psycopg.Connection[Any], statement: str) -> Any:
-    row = server.execute(statement.encode()).fetchone()
-    return row[0] if row else None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,9 +1,6 @@
 """What theory alone is worth, and what the seconds of a search buy: libraries of no trials, by typical rates and by the
 device's, against searches and the vendors.
 
-    python -m benchmarks.theory SUITE.yaml [--workload NAME] [--seconds 60] [--against mm,onednn,...] [--threads N]
-        [--seed N] --json OUT
-
 Each workload has a library chosen by theory with the typical rates, one by the rates that `shapewright device
 calibrate` measured of this machine (left out where it did not), and one of a search for each number of seconds, each
 from nothing; several numbers give quality over tuning time. All are timed at the test shapes, in alternating samples of
@@ -17,14 +14,14 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from benchmarks.compare.rows import open_contenders, time_at
+from benchmarks.compare.searched import Searched, search
 from benchmarks.harness.results import Row, finish, say
 from benchmarks.harness.suite import Benchmark, suite_here, suite_parser
 from benchmarks.harness.turns import geomean, interval, medians
-
-if TYPE_CHECKING:
-    from benchmarks.compare.searched import Searched
+from shapewright.calibrations import at_kept_rates
 
 TYPICAL, CALIBRATED, SEARCHED = "typical", "calibrated", "searched"
 
@@ -36,22 +33,18 @@ def main() -> int:
     for benchmark in benchmarks:
         with tempfile.TemporaryDirectory(prefix="shapewright-theory-") as folder:
             searched = libraries_of(benchmark, options.seconds, options.seed, Path(folder))
-            points[benchmark.name] = {name: _point(each.summary) for name, each in searched.items()}
+            points[benchmark.name] = {
+                name: {figure: each.summary[figure] for figure in ("trials", "elapsed_s", "kernels")}
+                for name, each in searched.items()
+            }
             rows += timed(benchmark, searched, options.against)
         say(f"{benchmark.name}: {summary_of(rows)}")
     protocol |= {"seconds": options.seconds, "against": options.against}
     return finish(options.json, {"rows": rows, "points": points, "summary": summary_of(rows), "protocol": protocol})
 
 
-def _point(summary: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: summary[name] for name in ("trials", "elapsed_s", "kernels")}
-
-
 def libraries_of(benchmark: Benchmark, seconds: Sequence[float], seed: int, folder: Path) -> dict[str, Searched]:
     """Libraries by name; the longest search has the name SEARCHED, others that of their seconds."""
-    from benchmarks.compare.searched import search  # noqa: PLC0415 - after the threads are limited
-    from shapewright.calibrations import at_kept_rates  # noqa: PLC0415
-
     task, calibrated = benchmark.task, at_kept_rates(benchmark.task)
     libraries = {TYPICAL: search(task, seed, folder / TYPICAL, trials=0, calibrated=False)}
     if calibrated.rates != task.rates:
@@ -64,8 +57,6 @@ def libraries_of(benchmark: Benchmark, seconds: Sequence[float], seed: int, fold
 
 
 def timed(benchmark: Benchmark, searched: Mapping[str, Searched], against: Sequence[str]) -> list[Row]:
-    from benchmarks.compare.rows import open_contenders, time_at  # noqa: PLC0415
-
     libraries, rows = {name: each.library for name, each in searched.items()}, list[Row]()
     with open_contenders(benchmark, [*libraries, *against], libraries) as contenders:
         for shape in benchmark.test:
@@ -80,15 +71,12 @@ def summary_of(rows: Sequence[Row]) -> dict[str, Any]:
     """By library in the rows of all shapes: its regret against the longest search, the largest at one shape, and, where
     rivals were timed, how many times faster than the fastest of them it is: the mean, its interval, the least."""
     common = [name for name in rows[0]["libraries"] if all(name in row["s"] for row in rows)]
-    return {name: _regret(name, rows) | _against_best(name, rows) for name in common}
+    return {name: _summary_of_one(name, rows) for name in common}
 
 
-def _regret(name: str, rows: Sequence[Row]) -> dict[str, float]:
-    ratios = [row["s"][name] / row["s"][SEARCHED] for row in rows]
-    return {"regret": geomean(ratios) - 1, "worst": max(ratios) - 1}
-
-
-def _against_best(name: str, rows: Sequence[Row]) -> dict[str, Any]:
+def _summary_of_one(name: str, rows: Sequence[Row]) -> dict[str, Any]:
+    over = [row["s"][name] / row["s"][SEARCHED] for row in rows]
+    regret = {"regret": geomean(over) - 1, "worst": max(over) - 1}
     ratios, pairs = [], []
     for row in rows:
         rivals = {each: seconds for each, seconds in row["s"].items() if each not in row["libraries"]}
@@ -97,8 +85,9 @@ def _against_best(name: str, rows: Sequence[Row]) -> dict[str, Any]:
             ratios.append(rivals[best] / row["s"][name])
             pairs.append((row["samples_s"][best], row["samples_s"][name]))
     if not ratios:
-        return {}
-    return {"geomean_vs_best": geomean(ratios), "interval_vs_best": interval(pairs), "worst_vs_best": min(ratios)}
+        return regret
+    against = {"geomean_vs_best": geomean(ratios), "interval_vs_best": interval(pairs), "worst_vs_best": min(ratios)}
+    return {**regret, **against}
 
 
 if __name__ == "__main__":

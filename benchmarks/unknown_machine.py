@@ -1,8 +1,5 @@
 """Searches led by a theory that is wrong by factors, as on a machine that nobody knows, against searches that are not.
 
-    python -m benchmarks.unknown_machine SUITE.yaml [--workload NAME] [--draws 5] [--seconds 0,60,180] [--most 3]
-        [--seed N] [--threads N] --json OUT
-
 A draw multiplies every rate of the device that theory uses, and every number of cycles that a rule's own theory names,
 by a factor of its own between ``1/most`` and ``most``. Each workload is searched once with theory as it is, and once
 with each draw, in each number of seconds; 0 stands for no trials: theory alone. All its libraries are then timed at the
@@ -22,18 +19,18 @@ from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from pkgutil import walk_packages
-from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from benchmarks.harness.results import Row, finish, say
+from benchmarks.compare.rows import time_libraries
+from benchmarks.compare.searched import Searched, search
+from benchmarks.harness.results import Row, finish, grouped, say
 from benchmarks.harness.suite import Benchmark, suite_here, suite_parser
 from benchmarks.harness.turns import geomean, medians
+from shapewright.calibrations import at_kept_rates
 from tuner.program.target.rates import NUMBERS, Rates
-
-if TYPE_CHECKING:
-    from benchmarks.compare.searched import Searched
+from tuner.schedule import product, rules
 
 UNDISTURBED, AGAIN = "undisturbed", "again"
 MAX_CYCLES = 1e6
@@ -57,30 +54,21 @@ def disturbed(rates: Rates, draw: int, most: float) -> Rates:
 @contextmanager
 def disturbed_constants(draw: int, most: float) -> Iterator[int]:
     """Every number of cycles that a rule's theory names times a factor, while the context is open; their count."""
+    found = [each for package in (rules, product) for each in walk_packages(package.__path__, f"{package.__name__}.")]
+    # Numbers of cycles, and shares: no limit of a dtype, and no address.
     named = [
-        (module, name) for module in _estimates() for name, value in vars(module).items() if _is_constant(name, value)
+        (module, name, value)
+        for module in (import_module(each.name) for each in found)
+        for name, value in vars(module).items()
+        if name.isupper() and isinstance(value, float) and 0 < value < MAX_CYCLES
     ]
-    before = [getattr(module, name) for module, name in named]
     try:
-        for (module, name), value, by in zip(named, before, _factors(len(named), draw + 1000, most), strict=True):
+        for (module, name, value), by in zip(named, _factors(len(named), draw + 1000, most), strict=True):
             setattr(module, name, value * by)
         yield len(named)
     finally:
-        for (module, name), value in zip(named, before, strict=True):
+        for module, name, value in named:
             setattr(module, name, value)
-
-
-def _estimates() -> list[ModuleType]:
-    """The modules that hold constants of theory."""
-    from tuner.schedule import product, rules  # noqa: PLC0415 - after the threads are limited
-
-    found = [each for package in (rules, product) for each in walk_packages(package.__path__, f"{package.__name__}.")]
-    return [import_module(each.name) for each in found]
-
-
-def _is_constant(name: str, value: object) -> bool:
-    """Whether it is a number of cycles, or a share: no limit of a dtype, and no address."""
-    return name.isupper() and isinstance(value, float) and 0 < value < MAX_CYCLES
 
 
 def _factors(number: int, draw: int, most: float) -> list[float]:
@@ -90,13 +78,10 @@ def _factors(number: int, draw: int, most: float) -> list[float]:
 
 # -- searches ---------------------------------------------------------------------------------------------------------
 def _of_workload(benchmark: Benchmark, options: argparse.Namespace) -> Iterator[Row]:
-    from benchmarks.compare.searched import for_seconds, search  # noqa: PLC0415
-    from shapewright.calibrations import at_kept_rates  # noqa: PLC0415
-
     task = at_kept_rates(benchmark.task)
     with tempfile.TemporaryDirectory(prefix="shapewright-unknown-") as name:
         for seconds in options.seconds:
-            folder, budget = Path(name) / f"{seconds}", for_seconds(seconds)
+            folder, budget = Path(name) / f"{seconds}", {"seconds": seconds} if seconds else {"trials": 0}
             searched = {UNDISTURBED: search(task, options.seed, folder / UNDISTURBED, **budget)}
             for draw in range(options.draws):
                 unknown = task.at_rates(disturbed(task.rates, draw, options.most))
@@ -107,10 +92,7 @@ def _of_workload(benchmark: Benchmark, options: argparse.Namespace) -> Iterator[
 
 
 def _timed(benchmark: Benchmark, seconds: float, searched: Mapping[str, Searched]) -> Iterator[Row]:
-    from benchmarks.compare.rows import time_libraries  # noqa: PLC0415
-
-    libraries = {name: each.library for name, each in searched.items()}
-    libraries[AGAIN] = libraries[UNDISTURBED]
+    libraries = {name: each.library for name, each in searched.items()} | {AGAIN: searched[UNDISTURBED].library}
     times = [medians(samples) for samples in time_libraries(benchmark, libraries, benchmark.test)]
     for name in libraries:
         ratios = [each[name] / each[UNDISTURBED] for each in times]
@@ -126,8 +108,7 @@ def summary_of(rows: Sequence[Row]) -> dict[str, Any]:
     """The time of disturbed searches' libraries over undisturbed ones' for each budget, its geometric mean and its
     worst by workload and draw; ``noise``: what two timings of one library differ by at the most."""
     result = {}
-    for seconds in dict.fromkeys(row["seconds"] for row in rows):
-        own = [row for row in rows if row["seconds"] == seconds]
+    for seconds, own in grouped(rows, "seconds").items():
         ratios = [row["vs_undisturbed"] for row in own if row["draw"] not in (UNDISTURBED, AGAIN)]
         noise = [abs(math.log(row["vs_undisturbed"])) for row in own if row["draw"] == AGAIN]
         result[f"{seconds:g} s"] = {

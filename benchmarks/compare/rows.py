@@ -11,12 +11,14 @@ from pathlib import Path
 
 import numpy as np
 
+import shapewright as sw
 from benchmarks.harness.calls import DoesNotApply, Shape, inputs_of, library_call, outputs_of, stream_bytes
 from benchmarks.harness.remote import Died, Remote, in_own_process
 from benchmarks.harness.results import Row, say
 from benchmarks.harness.suite import Benchmark
 from benchmarks.harness.turns import Sampler, Samples, medians, sampler, take_turns
 from benchmarks.rivals import OURS, PEAK, STREAM, VENDORS, contender
+from tuner.measure.roof import peak_work
 from tuner.program.job.build import workload_from_json
 from tuner.program.reference import expected
 from tuner.program.target import Target
@@ -38,7 +40,6 @@ TIMING = {
     "value": "median of a row's samples_s",
     "cache": "warm",
 }
-"""How contenders are timed, in words."""
 
 
 # -- contenders -------------------------------------------------------------------------------------------------------
@@ -46,10 +47,8 @@ TIMING = {
 def open_contenders(
     benchmark: Benchmark, names: Sequence[str], libraries: Mapping[str, Path], skipped: dict[str, str] | None = None
 ) -> Iterator[Contenders]:
-    """The samplers of every contender that applies; why another does not goes to ``skipped``.
-
-    One thread: in this process. More: each in a process of its own, or their pools would disturb one another.
-    """
+    """The samplers of every contender that applies; why another does not goes to ``skipped``. With several threads each
+    has a process of its own, or their pools would disturb one another."""
     task = benchmark.task
     with ExitStack() as stack:
         contenders: dict[str, Callable[[Shape], Sampler]] = {}
@@ -123,22 +122,20 @@ def time_libraries(benchmark: Benchmark, libraries: Mapping[str, Path], shapes: 
 
 # -- rows -------------------------------------------------------------------------------------------------------------
 def timed_rows(
-    benchmark: Benchmark, names: Sequence[str], libraries: Mapping[str, Path], peak_work: float, skipped: dict[str, str]
+    benchmark: Benchmark, names: Sequence[str], libraries: Mapping[str, Path], skipped: dict[str, str]
 ) -> list[Row]:
-    """A row for each test shape, ours checked first. Raises ValueError if it is wrong at one.
-
-    ``peak_work``: floating-point operations of a call of the contender PEAK, on all threads together.
-    """
+    """A row for each test shape, ours checked first. Raises ValueError if it is wrong at one."""
+    work = benchmark.task.threads * peak_work(benchmark.task.known_target)
     errors, rows = max_abs_errors(benchmark, libraries[OURS]), list[Row]()
     with open_contenders(benchmark, [OURS, PEAK, *names], libraries, skipped) as contenders:
         for shape in benchmark.test:
             samples, reasons = time_at(contenders, shape)
             rows.append(row_of(benchmark, shape, errors[str(shape)], reasons))
-            add_timing(rows[-1], samples, peak_work)
+            add_timing(rows[-1], samples, work)
             _say_row(rows[-1])
         for row in doubtful(rows):
             for _ in range(TIMINGS - 1):
-                add_timing(row, time_at(contenders, row["shape"])[0], peak_work)
+                add_timing(row, time_at(contenders, row["shape"])[0], work)
             _say_row(row, "again: ")
     return rows
 
@@ -159,7 +156,8 @@ def row_of(benchmark: Benchmark, shape: Shape, max_abs_error: float, not_timed: 
 def add_timing(row: Row, samples: Samples, peak_work: float) -> None:
     """One more timing of all contenders; the row's figures are medians over the samples of all its timings.
 
-    ``vs``: by rival, how many times faster than it ours is; the fastest vendor among them, where one was timed.
+    ``peak_work``: floating-point operations of a call of the contender PEAK, on all threads together. ``vs``: by rival,
+    how many times faster than it ours is; the fastest vendor among them, where one was timed.
     """
     for name, times in samples.items():
         row["samples_s"].setdefault(name, []).extend(float(f"{seconds:.4g}") for seconds in times)
@@ -178,14 +176,13 @@ def add_timing(row: Row, samples: Samples, peak_work: float) -> None:
 
 
 def fastest_vendor(row: Row) -> str | None:
-    vendors: dict[str, float] = {name: each for name, each in row["rivals_s"].items() if name in VENDORS}
-    return min(vendors, key=lambda name: vendors[name]) if vendors else None
+    vendors = [name for name in row["rivals_s"] if name in VENDORS]
+    return min(vendors, key=lambda name: float(row["rivals_s"][name]), default=None)
 
 
 def against_best(row: Row) -> float | None:
     """How many times faster than the fastest vendor's routine ours is; None where none was timed."""
-    ratio: float | None = row["vs"].get(BEST)
-    return ratio
+    return row["vs"].get(BEST)  # type: ignore[no-any-return]
 
 
 def doubtful(rows: Sequence[Row]) -> list[Row]:
@@ -202,8 +199,6 @@ def doubtful(rows: Sequence[Row]) -> list[Row]:
 
 def max_abs_errors(benchmark: Benchmark, directory: Path) -> dict[str, float]:
     """The largest difference from the reference at each test shape. Raises ValueError if one is more than rounding."""
-    import shapewright as sw  # noqa: PLC0415 - TVM, once the threads are limited
-
     library, workload, errors = sw.load(directory), benchmark.task.workload, dict[str, float]()
     for shape in benchmark.test:
         inputs, outputs = inputs_of(workload, shape), outputs_of(workload, shape)
@@ -228,12 +223,3 @@ def _say_row(row: Row, prefix: str = "") -> None:
     if "stream_s" in row:
         text += f"  {row['bytes'] / row['ours_s'] / 1e9:6.1f} GB/s"
     say(text + (f"  {ratio:5.2f}x the best rival" if ratio else ""))
-
-
-def peak_work(target: Target, threads: int) -> float:
-    """Floating-point operations of a call of PEAK, on all threads together."""
-    from tuner.measure.roof import peak_work as of_one  # noqa: PLC0415
-
-    result: float = threads * of_one(target)
-    return result
-

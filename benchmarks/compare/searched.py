@@ -13,6 +13,7 @@ from benchmarks.harness.suite import Benchmark
 from benchmarks.rivals import OURS
 from tuner.program.job.task import SearchTask
 from tuner.records import MeasureResult
+from tuner.search.observations import Measured, at_reference_speed, reference_anchor_s
 
 if TYPE_CHECKING:
     from shapewright.session import TuneResult
@@ -29,34 +30,30 @@ class Searched:
 
 def search(task: SearchTask, seed: int, folder: Path, **budget: Any) -> Searched:
     """A search on this machine. ``budget``: what ``tune_here`` takes, as ``trials``, ``seconds`` or ``policy``."""
-    from shapewright.session import tune_here  # noqa: PLC0415 - TVM, once the threads are limited
-
-    result = tune_here(task, seed=seed, **budget)
+    result = _tune(task, seed, budget)
     return Searched(result.summary, result.results, result.save(folder))
-
-
-def for_seconds(seconds: float) -> dict[str, Any]:
-    """A budget of so many seconds; 0 stands for no trials: theory alone."""
-    return {"seconds": seconds} if seconds else {"trials": 0}
 
 
 def tuned_library(
     benchmark: Benchmark, budget: Mapping[str, Any], seed: int, folder: Path, report: Report
-) -> tuple[TuneResult, dict[str, Path]]:
-    """A search, told to ``report``, and its library under OURS in ``folder``."""
-    from shapewright.session import tune_here  # noqa: PLC0415
-
-    tuned = tune_here(benchmark.task, seed=seed, **budget)
+) -> TuneResult:
+    """A search, told to ``report``; its library is in ``folder``, under OURS."""
+    tuned = _tune(benchmark.task, seed, budget)
     report.tuning.append({"workload": benchmark.name, **tuned.summary})
     say(f"{benchmark.name}: {tuned.summary['trials']} trials, {tuned.summary['elapsed_s']:.0f} s")
-    return tuned, {OURS: tuned.save(folder / OURS)}
+    tuned.save(folder / OURS)
+    return tuned
+
+
+def _tune(task: SearchTask, seed: int, budget: Mapping[str, Any]) -> TuneResult:
+    from shapewright.session import tune_here  # noqa: PLC0415 - XGBoost, once the threads are limited
+
+    return tune_here(task, seed=seed, **budget)
 
 
 def best_so_far(task: SearchTask, results: Sequence[MeasureResult]) -> list[float | None]:
     """The weighted time of the best kernels so far after each trial, in seconds at one speed of the device; None until
     every instance has one."""
-    from tuner.search.observations import Measured, at_reference_speed, reference_anchor_s  # noqa: PLC0415
-
     anchor_s, times, measured = reference_anchor_s(results), list[float | None](), Measured()
     for result in at_reference_speed(results, anchor_s):
         measured.add([result])

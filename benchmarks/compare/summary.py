@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from benchmarks.compare.rows import BEST, against_best, fastest_vendor
-from benchmarks.harness.results import Report, Row
+from benchmarks.harness.results import Report, Row, grouped
 from benchmarks.harness.turns import geomean, interval
 from benchmarks.rivals import OURS
 from tuner.program.language.workload import format_shape
@@ -27,6 +27,11 @@ Ratio = Callable[[Row], float | None]
 def against(name: str) -> Ratio:
     """How many times faster than one rival ours is; None where that was not timed."""
     return lambda row: row["vs"].get(name)
+
+
+def bandwidth(row: Row) -> float | None:
+    """The share of the stream's rate; None where operands fit the cache, or no stream was timed."""
+    return row.get("bandwidth_fraction")
 
 
 def ratios(rows: Iterable[Row], ratio: Ratio = against_best) -> list[float]:
@@ -54,35 +59,38 @@ def is_noisy(bounds: tuple[float, float]) -> bool:
     return bounds[1] - bounds[0] > NOISY * (bounds[0] + bounds[1]) / 2
 
 
-def spent(report: Report) -> dict[str, Any]:
-    """What tuning took, and how many kernels the libraries have."""
+def held_out(rows: Iterable[Row]) -> list[Row]:
+    return [row for row in rows if not row["tuned_on"]]
+
+
+def _of_all(report: Report) -> dict[str, Any]:
+    """What tuning took, how many kernels the libraries have, the largest error."""
     return {
         "tuning_s": sum(item["elapsed_s"] for item in report.tuning),
         "trials": sum(item["trials"] for item in report.tuning),
         "kernels": {item["workload"]: item["kernels"] for item in report.tuning},
+        "max_abs_error": max((row["max_abs_error"] for row in report.rows), default=None),
     }
 
 
 def of_kernels(report: Report) -> dict[str, Any]:
     """The summary of the benchmark of kernels."""
     counted = [row for row in report.rows if row["ours_s"] >= SHORTEST_S and row["rivals_s"]]
-    large = [row for row in counted if row["extents"].get("m", 0) >= LARGE_M]
-    names = list(dict.fromkeys(name for row in counted for name in row["rivals_s"]))
+    large = [row["peak_fraction"] for row in counted if row["extents"].get("m", 0) >= LARGE_M]
+    names = dict.fromkeys(name for row in counted for name in row["rivals_s"])
     regrets = [row["regret"] for row in report.rows if "regret" in row]
+    by_workload = grouped(counted, "workload")
     return {
         "geomean_vs": {name: mean(against(name), counted) for name in names},
         "geomean_vs_best": mean(against_best, counted),
         "interval_vs_best": interval_of(counted),
-        "geomean_vs_best_held_out": mean(against_best, [row for row in counted if not row["tuned_on"]]),
+        "geomean_vs_best_held_out": mean(against_best, held_out(counted)),
         "worst_vs_best": min(ratios(counted), default=None),
-        "geomean_vs_best_by_workload": {
-            name: mean(against_best, own) for name, own in grouped(counted, "workload").items()
-        },
-        "peak_fraction_large_m": geomean([row["peak_fraction"] for row in large]) if large else None,
-        **spent(report),
+        "geomean_vs_best_by_workload": {name: mean(against_best, own) for name, own in by_workload.items()},
+        "peak_fraction_large_m": geomean(large) if large else None,
         "regret": geomean([1.0 + regret for regret in regrets]) - 1.0 if regrets else None,
         "regret_worst": max(regrets, default=None),
-        "max_abs_error": max((row["max_abs_error"] for row in report.rows), default=None),
+        **_of_all(report),
     }
 
 
@@ -90,25 +98,37 @@ def of_operators(report: Report) -> dict[str, Any]:
     """The summary of one seed's rows. Every shape counts in the means."""
     rows = report.rows
     rivals = list(dict.fromkeys(name for row in rows for name in row["vs"]))
-    by_operator = {name: _by_rival(own, rivals) for name, own in grouped(rows, "operator").items()}
+    operators = {name: _by_rival(own, rivals) for name, own in grouped(rows, "operator").items()}
+    means = {name: [each[name]["geomean"] for each in operators.values() if name in each] for name in rivals}
+    worst = {name: min(row["vs"][name] for row in rows if name in row["vs"]) for name in rivals}
+    at = {name: next(row for row in rows if row["vs"].get(name) == each) for name, each in worst.items()}
     return {
         "geomean_vs": {name: mean(against(name), rows) for name in rivals},
         "interval_vs": {name: interval_of(rows, name) for name in rivals},
-        "geomean_vs_held_out": {
-            name: mean(against(name), [row for row in rows if not row["tuned_on"]]) for name in rivals
+        "geomean_vs_held_out": {name: mean(against(name), held_out(rows)) for name in rivals},
+        "geomean_over_operators": {name: geomean(values) for name, values in means.items()},
+        "worst_vs": worst,
+        "worst_at": {
+            name: {"workload": row["workload"], "shape": format_shape(row["shape"])} for name, row in at.items()
         },
-        "geomean_over_operators": {
-            name: geomean([each[name]["geomean"] for each in by_operator.values() if name in each]) for name in rivals
-        },
-        "worst_vs": {name: min(ratios(rows, against(name))) for name in rivals},
-        "worst_at": {name: _worst_at(rows, name) for name in rivals},
-        "by_operator": by_operator,
+        "by_operator": operators,
         "by_workload": {name: _by_rival(own, rivals) for name, own in grouped(rows, "workload").items()},
-        "bandwidth_fraction": mean(_bandwidth, rows),
-        "bandwidth_fraction_worst": min(ratios(rows, _bandwidth), default=None),
-        **spent(report),
-        "max_abs_error": max((row["max_abs_error"] for row in rows), default=None),
+        "bandwidth_fraction": mean(bandwidth, rows),
+        "bandwidth_fraction_worst": min(ratios(rows, bandwidth), default=None),
+        **_of_all(report),
     }
+
+
+def _by_rival(rows: Sequence[Row], rivals: Iterable[str]) -> dict[str, dict[str, float]]:
+    """``lost``: the share of shapes where ours is slower."""
+    timed = {name: ratios(rows, against(name)) for name in rivals}
+    return {
+        name: {
+            "geomean": geomean(values), "least": min(values), "lost": sum(value < 1 for value in values) / len(values),
+            "shapes": len(values),
+        }
+        for name, values in timed.items() if values
+    }  # fmt: skip
 
 
 def over_seeds(report: Report) -> dict[str, Any]:
@@ -142,46 +162,14 @@ def not_applicable(report: Report) -> dict[str, dict[str, str]]:
         workload, _, rival = key.rpartition("/")
         result.setdefault(rival, {})[workload] = reason
     for workload, rows in grouped(report.rows, "workload").items():
+        shapes = {format_shape(row["shape"]) for row in rows}
         for rival in dict.fromkeys(name for row in rows for name in row["not_timed"]):
-            result.setdefault(rival, {})[workload] = _reason(rival, rows)
+            at: dict[str, dict[str, None]] = {}
+            for row in rows:
+                if rival in row["not_timed"]:
+                    at.setdefault(row["not_timed"][rival], {})[format_shape(row["shape"])] = None
+            told = [
+                reason if set(where) == shapes else f"at {', '.join(where)}: {reason}" for reason, where in at.items()
+            ]
+            result.setdefault(rival, {})[workload] = "; ".join(told)
     return result
-
-
-def _reason(rival: str, rows: Sequence[Row]) -> str:
-    """Each reason with the shapes that it holds for, unless it holds for all."""
-    at: dict[str, dict[str, None]] = {}
-    for row in rows:
-        if rival in row["not_timed"]:
-            at.setdefault(row["not_timed"][rival], {})[format_shape(row["shape"])] = None
-    if len(at) == 1 and len(next(iter(at.values()))) == len({format_shape(row["shape"]) for row in rows}):
-        return next(iter(at))
-    return "; ".join(f"at {', '.join(where)}: {reason}" for reason, where in at.items())
-
-
-def grouped(rows: Iterable[Row], field: str) -> dict[str, list[Row]]:
-    result: dict[str, list[Row]] = {}
-    for row in rows:
-        result.setdefault(row[field], []).append(row)
-    return result
-
-
-def _by_rival(rows: Sequence[Row], rivals: Iterable[str]) -> dict[str, dict[str, float]]:
-    """The mean, the least ratio, the share of shapes where ours is slower, the shapes; by rival that was timed."""
-    timed = {name: ratios(rows, against(name)) for name in rivals}
-    return {
-        name: {
-            "geomean": geomean(values), "least": min(values), "lost": sum(value < 1 for value in values) / len(values),
-            "shapes": len(values),
-        }
-        for name, values in timed.items() if values
-    }  # fmt: skip
-
-
-def _worst_at(rows: Sequence[Row], rival: str) -> dict[str, Any]:
-    worst = min((row for row in rows if rival in row["vs"]), key=lambda row: float(row["vs"][rival]))
-    return {"workload": worst["workload"], "shape": format_shape(worst["shape"])}
-
-
-def _bandwidth(row: Row) -> float | None:
-    share: float | None = row.get("bandwidth_fraction")
-    return share

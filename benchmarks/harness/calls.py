@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from shapewright.library import Library
 from tuner.measure.verification.inputs import random_inputs
 from tuner.program.language.arrays import NUMPY
 from tuner.program.language.expr import Read
 from tuner.program.language.workload import Workload
 from tuner.schedule.layout import aligned
-
-if TYPE_CHECKING:
-    from shapewright.library import Library
 
 Array = NDArray[Any]
 Shape = Mapping[str, int]

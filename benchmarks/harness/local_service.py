@@ -83,7 +83,4 @@ def _wait_until_ready(process: subprocess.Popen[bytes], url: str, environment: d
 def _devices(environment: dict[str, str]) -> bool:
     command = [sys.executable, "-m", "shapewright", "devices", "--json"]
     answer = subprocess.run(command, env=environment, capture_output=True, timeout=READY_S, check=False)
-    if answer.returncode != 0:
-        return False
-    data = json.loads(answer.stdout)
-    return bool(data.get("items", data) if isinstance(data, dict) else data)
+    return answer.returncode == 0 and bool(json.loads(answer.stdout))

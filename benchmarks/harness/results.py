@@ -9,7 +9,8 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -21,8 +22,14 @@ from tuner.errors import InvalidInput
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("apache-tvm", "numpy", "torch", "xgboost-cpu")
 LOAD_AT_THE_START = os.getloadavg()
-"""When the benchmark was loaded."""
 Row = dict[str, Any]
+
+
+def grouped(rows: Iterable[Row], field: str) -> dict[Any, list[Row]]:
+    result: dict[Any, list[Row]] = {}
+    for row in rows:
+        result.setdefault(row[field], []).append(row)
+    return result
 
 
 def say(text: str) -> None:
@@ -30,34 +37,25 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-# -- where a figure comes from ----------------------------------------------------------------------------------------
-def cpu_name() -> str:
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    return next((line.partition(": ")[2] for line in lines if line.startswith("model name")), platform.processor())
-
-
 def machine() -> dict[str, Any]:
     """What figures depend on: the CPU and how busy it was, the commit, the command, the date, the versions."""
+    cpus = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
+    versions = {"python": platform.python_version()}
+    for package in PACKAGES:
+        with suppress(PackageNotFoundError):  # a rival that is not installed takes no part
+            versions[package] = version(package)
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    module = spec.name.removesuffix(".__main__") if spec is not None else Path(sys.argv[0]).name
     return {
-        "cpu": cpu_name(),
+        "cpu": cpus[0].partition(": ")[2] if cpus else platform.processor(),
         "cores": len(os.sched_getaffinity(0)),
         "load_average": list(LOAD_AT_THE_START),
         "load_average_at_the_end": list(os.getloadavg()),
         "commit": _commit(),
-        "command": _command(),
+        "command": " ".join(["python", "-m", module, *sys.argv[1:]]),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "versions": {"python": platform.python_version(), **_versions()},
+        "versions": versions,
     }
-
-
-def _versions() -> dict[str, str]:
-    result = {}
-    for name in PACKAGES:
-        try:
-            result[name] = version(name)
-        except PackageNotFoundError:
-            continue  # a rival that is not installed takes no part
-    return result
 
 
 def _commit() -> str | None:
@@ -68,13 +66,6 @@ def _commit() -> str | None:
     except FileNotFoundError:
         return None
     return done.stdout.strip() or None
-
-
-def _command() -> str:
-    """The command line as a reader would type it."""
-    spec = getattr(sys.modules["__main__"], "__spec__", None)
-    module = spec.name.removesuffix(".__main__") if spec is not None else Path(sys.argv[0]).name
-    return " ".join(["python", "-m", module, *sys.argv[1:]])
 
 
 # -- the file ---------------------------------------------------------------------------------------------------------
@@ -88,7 +79,6 @@ def write(path: Path, document: Mapping[str, Any]) -> None:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """A document that ``write`` wrote."""
     content = path.read_bytes()
     data: dict[str, Any] = json.loads(gzip.decompress(content) if path.suffix == ".gz" else content)
     return data
@@ -115,24 +105,20 @@ def finish(path: Path | None, document: Mapping[str, Any]) -> int:
 
 @dataclass
 class Report:
-    """What one search and its timings gave, or several."""
+    """What searches and timings gave. ``rival_tuning``: what rivals that search spent, as ``tuning`` what ours did;
+    ``skipped``: by workload and rival why it takes no part."""
 
     rows: list[Row] = field(default_factory=list)
-    tuning: list[dict[str, Any]] = field(default_factory=list)
-    rival_tuning: list[dict[str, Any]] = field(default_factory=list)
-    """What rivals that search spent: workload, rival, trials, elapsed_s."""
+    tuning: list[Row] = field(default_factory=list)
+    rival_tuning: list[Row] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)
-
-    def add(self, other: Report) -> None:
-        for name in ("rows", "tuning", "rival_tuning"):
-            getattr(self, name).extend(getattr(other, name))
-        self.skipped |= other.skipped
 
 
 class Document:
     """What was measured so far, written after each (workload, seed), and gone on from by a later run.
 
-    ``summarize``: the members of the document that are made of the report, ``summary`` among them.
+    ``summarize``: the members of the document that are made of the report, ``summary`` among them. ``failed``:
+    workloads and seeds without rows, by the error; a run that goes on tries them again.
     """
 
     def __init__(
@@ -142,21 +128,18 @@ class Document:
         """With what stands in the file there, if ``resume`` is wanted. Raises InvalidInput if that was measured in
         another way."""
         self._path, self._protocol, self._summarize = path, dict(protocol), summarize
-        self.report, self._done = Report(), list[tuple[str, int]]()
+        self._report, self._done = Report(), list[tuple[str, int]]()
         self.failed: dict[str, str] = {}
-        """Workloads and seeds without rows, by the error; a run that goes on tries them again."""
-        if resume and path.exists():
-            self._read(read(path))
-
-    def _read(self, data: Mapping[str, Any]) -> None:
+        if not resume or not path.exists():
+            return
+        data = read(path)
         before = data["protocol"]
         for name, value in self._protocol.items():
             if before.get(name) != value:
                 remedy = "the same options as then, another --json, or no --resume"
-                raise InvalidInput("resume", f"{self._path} has {name} {before.get(name)}, this run {value}", remedy)
+                raise InvalidInput("resume", f"{path} has {name} {before.get(name)}, this run {value}", remedy)
         self._done = [(workload, seed) for workload, seed in before["done"]]
-        of_protocol = {name: before[name] for name in ("tuning", "rival_tuning", "skipped")}
-        self.report = Report(rows=data["rows"], **of_protocol)
+        self._report = Report(data["rows"], before["tuning"], before["rival_tuning"], before["skipped"])
 
     def has(self, workload: str, seed: int) -> bool:
         return (workload, seed) in self._done
@@ -164,26 +147,29 @@ class Document:
     def add(self, workload: str, seed: int, report: Report) -> None:
         for item in (*report.rows, *report.tuning):
             item["seed"] = seed
-        self.report.add(report)
+        ours = self._report
+        ours.rows += report.rows
+        ours.tuning += report.tuning
+        ours.rival_tuning += report.rival_tuning
+        ours.skipped |= report.skipped
         self._done.append((workload, seed))
-        write(self._path, self.to_json())
+        write(self._path, self._to_json())
 
     def fail(self, workload: str, seed: int, error: Exception) -> None:
-        say(f"{workload}, seed {seed}: {type(error).__name__}: {error}")
         self.failed[f"{workload}, seed {seed}"] = f"{type(error).__name__}: {error}"
-        write(self._path, self.to_json())
+        say(f"{workload}, seed {seed}: {type(error).__name__}: {error}")
+        write(self._path, self._to_json())
 
-    def to_json(self) -> dict[str, Any]:
-        report = self.report
+    def _to_json(self) -> dict[str, Any]:
+        report = self._report
         protocol = {
             **self._protocol, "seeds": sorted({seed for _, seed in self._done}), "done": self._done,
             "skipped": report.skipped, "tuning": report.tuning, "rival_tuning": report.rival_tuning,
         }  # fmt: skip
-        found = {"rows": report.rows, "failed": self.failed}
-        return {**found, **self._summarize(report), "protocol": protocol}
+        return {"rows": report.rows, "failed": self.failed, **self._summarize(report), "protocol": protocol}
 
     def print_summary(self) -> None:
-        print(json.dumps(self.to_json()["summary"], indent=1))
+        print(json.dumps(self._to_json()["summary"], indent=1))
 
 
 # -- options, as argparse wants them ----------------------------------------------------------------------------------
@@ -195,21 +181,17 @@ def options_of(doc: str | None, *, needs_json: bool = True, **options: Any) -> a
     """
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, given in options.items():
-        flag = f"--{name.replace('_', '-')}"
+        flag, kind = f"--{name.replace('_', '-')}", type(given)
         if given is False:
             parser.add_argument(flag, action="store_true")
         elif callable(given):
             parser.add_argument(flag, type=given)
         else:
-            parser.add_argument(flag, type=_type_of(given), default=given, help=f"default: {given}")
+            of_tuple = numbers if isinstance(given, tuple) and isinstance(given[0], float) else integers
+            parse = {tuple: of_tuple, list: names}.get(kind, kind)
+            parser.add_argument(flag, type=parse, default=given, help=f"default: {given}")
     parser.add_argument("--json", type=Path, metavar="OUT", required=needs_json)
     return parser
-
-
-def _type_of(default: Any) -> Callable[[str], Any]:
-    if isinstance(default, tuple):
-        return numbers if any(isinstance(each, float) for each in default) else integers
-    return names if isinstance(default, list) else type(default)
 
 
 def integers(text: str) -> tuple[int, ...]:
@@ -233,9 +215,9 @@ def numbers(text: str) -> tuple[float, ...]:
     try:
         values = tuple(map(float, text.split(",")))
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no list of numbers, as in 0,60,180") from None
+        values = (-1.0,)
     if not all(0 <= value < float("inf") for value in values):
-        raise argparse.ArgumentTypeError(f"{text!r} has a number that is negative or no number")
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of numbers of 0 or more, as in 0,60,180")
     return values
 
 

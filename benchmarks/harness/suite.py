@@ -16,7 +16,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from tuner.errors import InvalidInput
 from tuner.program.job.build import workload_from_json
 from tuner.program.job.documents import read_yaml
 from tuner.program.job.task import SearchTask, parse_instances, parse_shape_vars
-from tuner.program.language.workload import ShapeVar
+from tuner.program.language.workload import ShapeVar, Workload
 from tuner.program.target import Target, native
 
 FIELDS = {"name", "source", "shape_vars", "tune", "test", "workloads"}
@@ -82,12 +82,11 @@ def suite_here(
 
 def read_suite(path: Path, target: Target, threads: int) -> tuple[str, list[Benchmark]]:
     """The suite's name and its benchmarks. Raises InvalidInput naming the field that is wrong."""
-    data = read_yaml(path.read_bytes())
+    data, fields = read_yaml(path.read_bytes()), f"fields: {', '.join(sorted(FIELDS))}"
     if not isinstance(data, Mapping) or not {"workloads", "tune", "test"} <= set(data):
-        raise InvalidInput(str(path), "is not a suite", f"fields: {', '.join(sorted(FIELDS))}")
-    unknown = sorted(set(data) - FIELDS)
-    if unknown:
-        raise InvalidInput(unknown[0], "is not a field of a suite", f"fields: {', '.join(sorted(FIELDS))}")
+        raise InvalidInput(str(path), "is not a suite", fields)
+    if unknown := sorted(set(data) - FIELDS):
+        raise InvalidInput(unknown[0], "is not a field of a suite", fields)
     shape_vars = parse_shape_vars(data.get("shape_vars"))
     tune, test = parse_instances(data["tune"]), parse_instances(data["test"]) or []
     benchmarks = []
@@ -105,14 +104,12 @@ def read_suite(path: Path, target: Target, threads: int) -> tuple[str, list[Benc
 # -- operators --------------------------------------------------------------------------------------------------------
 @cache
 def operators_file() -> Mapping[str, Any]:
-    data: Mapping[str, Any] = yaml.safe_load(OPERATORS.read_text())
-    return data
+    return yaml.safe_load(OPERATORS.read_text())  # type: ignore[no-any-return]
 
 
 def operators() -> Mapping[str, Mapping[str, Any]]:
     """What the file says of each operator, by name."""
-    result: Mapping[str, Mapping[str, Any]] = operators_file()["operators"]
-    return result
+    return operators_file()["operators"]  # type: ignore[no-any-return]
 
 
 def is_fused(name: str) -> bool:
@@ -139,25 +136,16 @@ def benchmarks_of(name: str, target: Target, threads: int, timed: Sequence[int] 
         raise InvalidInput("op", f"{name!r} is no operator, program or family of this benchmark", known)
     told = operators()[operator]
     values = operators_file()["values"][told.get("values", "usual")]
-    chosen = [value for value in timed or () if value <= values["tune"][-1]] or values["test"]
+    tuned, variable = tuple(values["tune"]), ShapeVar("T", range(1, values["tune"][-1] + 1))
+    chosen = [value for value in timed or () if value <= tuned[-1]] or values["test"]
     sizes = told.get("layers") or {_label(name, each, told["sizes"]): each for each in told["sizes"]}
-    return [
-        _benchmark_of(label, operator, _workload(told, each), values["tune"], chosen, target, threads)
-        for label, each in sizes.items()
-        if name in (operator, label)
-    ]
-
-
-def _benchmark_of(
-    name: str, operator: str, workload: Mapping[str, Any], tuned: Sequence[int], timed: Sequence[int], target: Target,
-    threads: int,
-) -> Benchmark:  # fmt: skip
-    """``workload`` as a job file has it, over T from 1 to the last of ``tuned``."""
-    variable = ShapeVar("T", range(1, tuned[-1] + 1))
-    task = SearchTask(
-        workload_from_json(workload), shape_vars=(variable,), instances=tuple(tuned), target=target, threads=threads
-    )
-    return Benchmark(name, task, tuple({"T": value} for value in timed), operator)
+    result = []
+    for label, each in sizes.items():
+        if name in (operator, label):
+            workload = _workload(told, each)
+            task = SearchTask(workload, shape_vars=(variable,), instances=tuned, target=target, threads=threads)
+            result.append(Benchmark(label, task, tuple({"T": value} for value in chosen), operator))
+    return result
 
 
 def parts_of(benchmark: Benchmark) -> dict[str, Benchmark]:
@@ -165,28 +153,25 @@ def parts_of(benchmark: Benchmark) -> dict[str, Benchmark]:
 
     The first input of the chain is what bare computes; its others are the fused one's remaining ones, in order.
     """
-    told, data = operators()[benchmark.operator], benchmark.task.workload.to_json()
+    told, task = operators()[benchmark.operator], benchmark.task
+    data = task.workload.to_json()
     sizes = data.get("args") or data["extents"]
     extents = {axis: sizes[size] for axis, size in told["chain_axes"].items()}
     parts = {"bare": {"op": told["op"], "args": sizes}, "chain": {"program": told["chain"], "extents": extents}}
-    return {part: _like(benchmark, part, workload) for part, workload in parts.items()}
+    result = {}
+    for part, each in parts.items():
+        its = SearchTask(
+            workload_from_json(each), shape_vars=task.shape_vars, instances=task.instances, target=task.target,
+            threads=task.threads,
+        )  # fmt: skip
+        result[part] = Benchmark(f"{benchmark.name}: {part}", its, benchmark.test, benchmark.operator)
+    return result
 
 
-def _like(benchmark: Benchmark, part: str, workload: Mapping[str, Any]) -> Benchmark:
-    task = benchmark.task
-    its = SearchTask(
-        workload_from_json(workload), shape_vars=task.shape_vars, instances=task.instances, target=task.target,
-        threads=task.threads,
-    )  # fmt: skip
-    return replace(benchmark, name=f"{benchmark.name}: {part}", task=its)
-
-
-def _workload(told: Mapping[str, Any], sizes: Mapping[str, Any]) -> Mapping[str, Any]:
+def _workload(told: Mapping[str, Any], sizes: Mapping[str, Any]) -> Workload:
     own = {"sizes", "layers", "values", "chain", "chain_axes"} | ({"op"} if "program" in told else set())
-    return {
-        **{field: value for field, value in told.items() if field not in own},
-        "extents" if "program" in told else "args": sizes,
-    }
+    data = {field: value for field, value in told.items() if field not in own}
+    return workload_from_json({**data, "extents" if "program" in told else "args": sizes})
 
 
 def _label(name: str, sizes: Mapping[str, Any], among: Sequence[Mapping[str, Any]]) -> str:

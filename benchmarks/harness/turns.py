@@ -6,6 +6,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +17,6 @@ MIN_ROUNDS = 3
 BUDGET_S = 0.6
 RESAMPLED = 400
 LEVEL = 0.9
-"""The level of intervals."""
 
 Sampler = Callable[[int], float]
 """Makes a number of calls in a row and returns the mean seconds of one."""
@@ -68,23 +68,15 @@ def medians(samples: Mapping[str, Sequence[float]]) -> dict[str, float]:
     return {name: statistics.median(each) for name, each in samples.items()}
 
 
-def alternate(
-    contenders: Mapping[str, Sampler], *, rounds: int = ROUNDS, sample_s: float = SAMPLE_S, budget_s: float = BUDGET_S
-) -> dict[str, float]:
-    """The median seconds of a call of each contender; see ``take_turns``."""
-    return medians(take_turns(contenders, rounds=rounds, sample_s=sample_s, budget_s=budget_s))
+def alternate(contenders: Mapping[str, Sampler], **limits: Any) -> dict[str, float]:
+    """The median seconds of a call of each contender; ``limits`` as ``take_turns`` has them."""
+    return medians(take_turns(contenders, **limits))
 
 
 # -- what ratios come to ----------------------------------------------------------------------------------------------
 def geomean(ratios: Sequence[float]) -> float:
     """The geometric mean of positive numbers."""
     return math.exp(statistics.fmean(map(math.log, ratios)))
-
-
-def spread(samples: Sequence[float]) -> float:
-    """How far readings of one contender are apart: the quartiles' distance over the median."""
-    low, middle, high = np.quantile(samples, [0.25, 0.5, 0.75])
-    return float((high - low) / middle)
 
 
 def interval(pairs: Sequence[tuple[Sequence[float], Sequence[float]]]) -> tuple[float, float]:

@@ -29,14 +29,13 @@ class Contender:
         self._compiled_at: list[dict[str, Any]] = []
 
     def _compiled(self, libraries: Path, *, freezing: bool = True) -> Callable[..., Any]:
+        how: dict[str, Any] = {"options": {"freezing": freezing, "max_autotune": True}}
         if self._name == EAGER:
             return self._model  # type: ignore[no-any-return]
         if self._name == OURS:
             from shapewright.torch.backend import shapewright  # noqa: PLC0415
 
-            how: dict[str, Any] = {"backend": shapewright, "options": {"source": libraries}}
-        else:
-            how = {"options": {"freezing": freezing, "max_autotune": True}}
+            how = {"backend": shapewright, "options": {"source": libraries}}
         # Images keep their size: of them the batch alone is marked as dynamic.
         return torch.compile(self._model, dynamic=True if self._axis else None, **how)  # type: ignore[no-any-return]
 

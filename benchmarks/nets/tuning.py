@@ -35,7 +35,7 @@ BEFORE_DEFAULT = (Stage.PLAN, Stage.KNOWN, Stage.THEORY)
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """What a job had gained after so many ``trials`` and ``seconds`` of wall time since it was leased."""
+    """What a job had gained; ``seconds`` of wall time since it was leased."""
 
     trials: int
     seconds: float
@@ -46,16 +46,13 @@ def tuned(tasks: ModelTasks, budget: JsonObject, folder: Path, libraries: Path) 
     """Tune all tasks as one job through a service, pull its libraries, and say what it took."""
     started = time.monotonic()
     with local_service(folder / "cold") as environment, _client(environment) as client:
-        job = _done(client, tasks, budget)
+        job, curve = _done(client, tasks, budget)
         manifests = client.download_job(job["id"], libraries)
-        curve = curve_of(client.events(job["id"], follow=False), [task.count for task in tasks])
     told = {
-        "tuning_s": time.monotonic() - started,
-        "state": job["state"],
-        "trials": job["trials"],
+        "tuning_s": time.monotonic() - started, "state": job["state"], "trials": job["trials"],
         "kernels": {manifest["workload_key"]: len(manifest["kernels"]) for manifest in manifests},
         "gain": asdict(curve[-1]) if curve else None,
-    }
+    }  # fmt: skip
     (libraries / RECORD).write_text(json.dumps(told, indent=1) + "\n")
     return told
 
@@ -73,18 +70,12 @@ def warmed(
     the ``gain`` of a run without it, did."""
     with local_service(folder / "warm") as environment, _client(environment) as client:
         _done(client, after, budget)
-        job = _done(client, tasks, budget)
-        curve = curve_of(client.events(job["id"], follow=False), [task.count for task in tasks])
+        _, curve = _done(client, tasks, budget)
     keys, known = [task.workload.key for task in tasks], {task.workload.key for task in after}
-    last = asdict(curve[-1]) if curve else None
     return {
-        "after": name,
-        "workloads": len(keys),
-        "shared": sum(key in known for key in keys),
-        "cold": dict(cold),
-        "warm": last,
-        **saved(curve, cold),
-    }
+        "after": name, "workloads": len(keys), "shared": sum(key in known for key in keys), "cold": dict(cold),
+        "warm": asdict(curve[-1]) if curve else None, **saved(curve, cold),
+    }  # fmt: skip
 
 
 def saved(curve: Sequence[Point], cold: Mapping[str, Any]) -> dict[str, Any]:
@@ -113,10 +104,8 @@ def curve_of(events: Iterable[JsonObject], counts: Sequence[int]) -> list[Point]
             begun = begun or at
         elif event["kind"] == "progress":
             begun = begun or at
-            position = int(event["data"].get("position") or 0)
-            tasks[position] = SearchSummary.from_json(event["data"])
-            gain = _gain(tasks, counts)
-            if gain is not None:
+            tasks[int(event["data"].get("position") or 0)] = SearchSummary.from_json(event["data"])
+            if (gain := _gain(tasks, counts)) is not None:
                 trials = sum(each.trials for each in tasks.values())
                 curve.append(Point(trials, (at - begun).total_seconds(), gain))
     return curve
@@ -127,9 +116,9 @@ def _gain(tasks: Mapping[int, SearchSummary], counts: Sequence[int]) -> float | 
     ours_s = default_s = 0.0
     for position, count in enumerate(counts):
         summary = tasks.get(position)
-        if summary is None or summary.phase in BEFORE_DEFAULT:
+        if summary is None or summary.phase in BEFORE_DEFAULT or not summary.objective_s:
             return None
-        if not summary.objective_s or not summary.default_objective_s:
+        if not summary.default_objective_s:
             return None
         ours_s += count * summary.objective_s
         default_s += count * summary.default_objective_s
@@ -140,8 +129,8 @@ def _client(environment: Mapping[str, str]) -> sw.Client:
     return sw.Client(environment["SHAPEWRIGHT_URL"], data_dir=environment["SHAPEWRIGHT_DATA_DIR"])
 
 
-def _done(client: sw.Client, tasks: ModelTasks, budget: JsonObject) -> JsonObject:
-    """The job of these tasks, completed."""
+def _done(client: sw.Client, tasks: ModelTasks, budget: JsonObject) -> tuple[JsonObject, list[Point]]:
+    """The job of these tasks, completed, and what it had gained at each time."""
     job_id = client.submit(tasks.job(budget, threads=tasks[0].threads))["id"]
     timeout_s = float(budget["seconds"]) + LONGER_S
     deadline = time.monotonic() + timeout_s
@@ -151,4 +140,4 @@ def _done(client: sw.Client, tasks: ModelTasks, budget: JsonObject) -> JsonObjec
         time.sleep(POLL_S)
     if job["state"] != "COMPLETED":
         raise SystemExit(f"the job is {job['state']}: {job.get('error')}")
-    return job
+    return job, curve_of(client.events(job_id, follow=False), [task.count for task in tasks])

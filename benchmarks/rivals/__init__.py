@@ -8,24 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from benchmarks.harness.calls import (
-    Call,
-    Contender,
-    DoesNotApply,
-    Shape,
-    inputs_of,
-    library_call,
-    outputs_of,
-    stream_bytes,
-)
+import shapewright as sw
+from benchmarks.harness.calls import Array, Call, Contender, Shape, inputs_of, library_call, outputs_of, stream_bytes
+from benchmarks.rivals import metaschedule
+from shapewright.library import Library
+from tuner.measure.roof import peak_call
 from tuner.program.language.workload import Workload
 from tuner.program.target import Target, native
-
-if TYPE_CHECKING:
-    from benchmarks.harness.calls import Array
-    from shapewright.library import Library
 
 OURS = "ours"
 PEAK = "peak"
@@ -57,13 +47,23 @@ def contender(
     ``target``: whose instructions PEAK uses; by default this machine's.
     """
     if name == PEAK:
-        return _peak(target or native())
+        from tuner.measure.roof.kernels import loaded_roof  # noqa: PLC0415 - compiles
+
+        target = target or native()
+        peak = peak_call(loaded_roof(target, 1), target)
+        return lambda shape: peak
     if name == DLIGHT:
         from benchmarks.rivals.dlight import dlight  # noqa: PLC0415
 
         return dlight(workload, threads)
+    if name == METASCHEDULE and library is not None:
+        return metaschedule.prepare(workload, library)
+    if name == SEPARATE and library is not None:
+        bare, chain = (sw.load(library / part / OURS) for part in ("bare", "chain"))
+        return lambda shape: separate_call(bare, chain, shape, outputs_of(chain.workload, shape))
     if library is not None:
-        return _of_library(name, workload, library)
+        ours = sw.load(library)
+        return lambda shape: library_call(ours, inputs_of(workload, shape), outputs_of(workload, shape))
     import torch  # noqa: PLC0415
 
     torch.set_num_threads(threads)
@@ -74,29 +74,6 @@ def contender(
     module, function = VENDORS[name]
     prepared = getattr(import_module(f"benchmarks.rivals.{module}"), function)(workload)
     return lambda shape: prepared(inputs_of(workload, shape))
-
-
-def _peak(target: Target) -> Contender:
-    from tuner.measure.roof import peak_call  # noqa: PLC0415
-    from tuner.measure.roof.kernels import loaded_roof  # noqa: PLC0415 - compiles
-
-    call = peak_call(loaded_roof(target, 1), target)
-    return lambda shape: call
-
-
-def _of_library(name: str, workload: Workload, directory: Path) -> Contender:
-    """What has a directory: MetaSchedule's modules, or libraries of ours."""
-    if name == METASCHEDULE:
-        from benchmarks.rivals import metaschedule  # noqa: PLC0415
-
-        return metaschedule.prepare(workload, directory)
-    import shapewright as sw  # noqa: PLC0415 - not in the processes of rivals
-
-    if name == SEPARATE:
-        bare, chain = (sw.load(directory / part / OURS) for part in ("bare", "chain"))
-        return lambda shape: separate_call(bare, chain, shape, outputs_of(chain.workload, shape))
-    library = sw.load(directory)
-    return lambda shape: library_call(library, inputs_of(workload, shape), outputs_of(workload, shape))
 
 
 def separate_call(bare: Library, chain: Library, shape: Shape, outputs: Sequence[Array]) -> Call:
@@ -111,6 +88,3 @@ def separate_call(bare: Library, chain: Library, shape: Shape, outputs: Sequence
         second()
 
     return call
-
-
-__all__ = ["OURS", "PEAK", "STREAM", "VENDORS", "DoesNotApply", "contender", "separate_call"]

@@ -62,7 +62,7 @@ class Settings:
 
 
 def tile_of(task: SearchTask, kernel: MicroKernel) -> dict[str, int]:
-    """The extent of one tile along each spatial axis of a matrix product."""
+    """The extent of one tile along each spatial axis."""
     axes = contraction_of(task.workload).axes
     tile = {axes["m"]: kernel["mr"], axes["n"]: kernel["nv"] * task.known_target.hardware.lanes()}
     return {axes["b"]: 1, **tile} if "b" in axes else tile
@@ -83,9 +83,8 @@ class KernelModel:
     """f: the speed of a kernel without its penalties, in flops a second, from the kernel alone."""
 
     def __init__(self, seed: int) -> None:
-        self._seed = seed
+        self._seed, self._unit = seed, 1.0
         self._booster: xgboost.Booster | None = None
-        self._unit = 1.0
 
     def fit(self, kernels: Sequence[MicroKernel], speeds: Sequence[float]) -> None:
         self._unit = max(speeds)
@@ -93,7 +92,7 @@ class KernelModel:
         self._booster = xgboost.train(PARAMETERS | {"seed": self._seed}, data, BOOSTING_ROUNDS)
 
     def predict(self, kernels: Sequence[MicroKernel]) -> Floats:
-        """Predicted speeds; before the first measurement every kernel counts the same."""
+        """Before the first measurement every kernel counts the same."""
         if self._booster is None:
             return np.ones(len(kernels))
         predicted = self._booster.predict(xgboost.DMatrix(_features(kernels))).astype(np.float64)
@@ -107,10 +106,8 @@ def _features(kernels: Sequence[MicroKernel]) -> NDArray[np.float32]:
 
 
 class DietCodeSearch:
-    """One search; ``run`` spends the trials, ``dispatcher`` says what came of it.
-
-    Its formulas are of matrix products: raises DoesNotApply for other workloads.
-    """
+    """One search; ``run`` spends the trials, ``dispatcher`` says what came of it. Its formulas are of matrix products:
+    raises DoesNotApply for other workloads."""
 
     def __init__(self, task: SearchTask, seed: int = 0, settings: Settings | None = None) -> None:
         self._task, self._settings = task, settings or Settings()
@@ -187,19 +184,17 @@ class DietCodeSearch:
         safe = int(latency[largest].argmin())
         tree = bounded(fit(names, points, latency), symbol_bounds(task), safe)
         bare = Dispatcher(task, tuple(kernels), safe, tree)
-        chosen = [bare.index_for(row) for row in dims]
-        table = [
-            TableRow(instance.shape, index, float(latency[row, index]))
-            for row, (instance, index) in enumerate(zip(task.instances, chosen, strict=True))
-        ]
-        return Dispatcher(task, bare.kernels, safe, bare.tree, tuple(table))
+        table = []
+        for instance, row, times in zip(task.instances, dims, latency, strict=True):
+            index = bare.index_for(row)
+            table.append(TableRow(instance.shape, index, float(times[index])))
+        return Dispatcher(task, bare.kernels, safe, tree, tuple(table))
 
     # -- evolution ------------------------------------------------------------------------------------------------
     def _evolved(self) -> list[MicroKernel]:
         """Every kernel of every generation. Parents are drawn in proportion to their fitness."""
-        size = self._settings.population
-        seeds = sorted(self._speeds, key=lambda kernel: -self._speeds[kernel])
-        seeds = seeds[: int(size * self._settings.measured_share)]
+        size, fastest = self._settings.population, sorted(self._speeds, key=lambda kernel: -self._speeds[kernel])
+        seeds = fastest[: int(size * self._settings.measured_share)]
         population = [*seeds, *(self._space.sample(self._rng) for _ in range(size - len(seeds)))]
         seen = dict.fromkeys(population)
         for _ in range(self._settings.generations if self._speeds else 0):
@@ -214,10 +209,9 @@ class DietCodeSearch:
 
     def _scores(self, kernels: Sequence[MicroKernel]) -> Floats:
         """[kernels, instances], flops a second."""
-        for kernel in kernels:
-            if kernel not in self._adaptions:
-                shares = [adaption(self._task, kernel, instance.shape) for instance in self._task.instances]
-                self._adaptions[kernel] = np.array(shares)
+        for kernel in set(kernels) - self._adaptions.keys():
+            shares = [adaption(self._task, kernel, instance.shape) for instance in self._task.instances]
+            self._adaptions[kernel] = np.array(shares)
         penalties = np.stack([self._adaptions[kernel] for kernel in kernels])
         return np.asarray(self._model.predict(kernels)[:, None] * penalties)
 
@@ -233,6 +227,4 @@ def save_dietcode(task: SearchTask, trials: int, seed: int, directory: Path) -> 
         search.run(builder, runner, trials)
     dispatcher = search.dispatcher()
     write(build_library(dispatcher, None).files, directory)
-    return {
-        "trials": search.trials, "elapsed_s": time.monotonic() - started, "kernels": len(dispatcher.kernels),
-    }  # fmt: skip
+    return {"trials": search.trials, "elapsed_s": time.monotonic() - started, "kernels": len(dispatcher.kernels)}

@@ -39,38 +39,29 @@ class Checked:
     def __init__(self, workload: Workload) -> None:
         self._workload = workload
         self._right: set[str] = set()
-        self._slow: tuple[int, str] | None = None
+        self._too_slow: tuple[float, str] = float("inf"), ""
 
     def call(self, shape: Shape, function: Any, inputs: Sequence[Array], operands: Sequence[Array]) -> Call:
         """``operands``: the inputs as the function takes them. Raises DoesNotApply if the result is wrong."""
-        self._refuse_slow(shape)
+        dims, at = self._workload.dims(shape), format_shape(shape)
+        flops = self._workload.flops(dims)
+        if flops >= self._too_slow[0]:
+            raise DoesNotApply(self._too_slow[1])
         outputs = outputs_of(self._workload, shape)
         tensors = [tensor_of(array) for array in (*operands, *outputs)]
-        if format_shape(shape) not in self._right:
+        if at not in self._right:
             started = time.perf_counter()
             function(*tensors)
             elapsed_s = time.perf_counter() - started
-            self._check(shape, inputs, outputs)
+            for output, wanted in zip(outputs, expected(self._workload, inputs, dims), strict=True):
+                if (wrong := np.count_nonzero(wanted.wrong(output))) > 0:
+                    raise DoesNotApply(f"{wrong} of {output.size} elements of its result are wrong")
             if elapsed_s > SLOWEST_S:
-                reason = (
-                    f"a call takes {elapsed_s:.1f} s at {format_shape(shape)}: not timed there, nor at larger shapes"
-                )
-                self._slow = (self._flops(shape), reason)
-            self._refuse_slow(shape)
-            self._right.add(format_shape(shape))
+                reason = f"a call takes {elapsed_s:.1f} s at {at}: not timed there, nor at larger shapes"
+                self._too_slow = flops, reason
+                raise DoesNotApply(reason)
+            self._right.add(at)
         return lambda: function(*tensors)
-
-    def _refuse_slow(self, shape: Shape) -> None:
-        if self._slow is not None and self._flops(shape) >= self._slow[0]:
-            raise DoesNotApply(self._slow[1])
-
-    def _flops(self, shape: Shape) -> int:
-        return self._workload.flops(self._workload.dims(shape))
-
-    def _check(self, shape: Shape, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
-        for output, wanted in zip(outputs, expected(self._workload, inputs, self._workload.dims(shape)), strict=True):
-            if (wrong := np.count_nonzero(wanted.wrong(output))) > 0:
-                raise DoesNotApply(f"{wrong} of {output.size} elements of its result are wrong")
 
 
 def dlight(workload: Workload, threads: int) -> Contender:
@@ -89,27 +80,14 @@ def dlight(workload: Workload, threads: int) -> Contender:
 
 def _compiled(function: Any, target: Any) -> Any:
     """Raises DoesNotApply where no rule takes the function, or where one takes it and what it makes has no code."""
-    rule, schedule = scheduled(function, target)
-    try:
-        return tvm.compile(schedule.mod, target=target)["main"]
-    except Exception as error:
-        raise DoesNotApply(f"what DLight's {rule} makes of it does not compile: {_first_line(error)}") from error
-
-
-def scheduled(function: Any, target: Any) -> tuple[str, Any]:
-    """The rule that takes the function, and its schedule. Raises DoesNotApply where none does."""
     for rule in DLIGHT_RULES:
         try:
             schedule = rule().apply(function, target, False)
+            if schedule is not None:
+                return tvm.compile(schedule.mod, target=target)["main"]
         except Exception as error:
-            raise DoesNotApply(f"DLight's {rule.__name__} fails: {_first_line(error)}") from error
-        if schedule is not None:
-            return rule.__name__, schedule
+            # What went wrong, without TVM's own lines around it.
+            said = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+            raise DoesNotApply(f"DLight's {rule.__name__}, or the code of it, fails: {said[:200]}") from error
     names = " nor ".join(rule.__name__ for rule in DLIGHT_RULES)
     raise DoesNotApply(f"none of DLight's rules for CPUs takes it: neither {names}")
-
-
-def _first_line(error: Exception) -> str:
-    """What went wrong, without TVM's own lines around it."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0][:200] if lines else type(error).__name__

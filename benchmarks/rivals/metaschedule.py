@@ -40,60 +40,60 @@ def default_directory() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "shapewright" / "metaschedule"
 
 
-def tune_shapes(task: SearchTask, shapes: Sequence[Shape], trials: int, directory: Path, seed: int = 0) -> Path:
+def tune_shapes(task: SearchTask, shapes: Sequence[Shape], trials: int, directory: Path | None, seed: int = 0) -> Path:
     """Give every shape so many trials, less those that it has had; the workload's folder. A shape that fails costs only
-    itself."""
-    root = directory / task.workload.key / f"{task.known_target.fingerprint}-{task.threads}"
+    itself. Without a directory, results are kept in the user's cache."""
+    root = (directory or default_directory()) / task.workload.key / f"{task.known_target.fingerprint}-{task.threads}"
     for shape in shapes:
         folder = _folder(root, shape)
         folder.mkdir(parents=True, exist_ok=True)
         _tune_one(task, shape, trials, folder, seed)
-        best_s = _best_s(folder)
+        best_s, had = _best_s(folder), _had(folder)
         result = f"{best_s * 1e6:.1f} us" if best_s and serves(root, shape) else f"failed, see {folder / LOG}"
-        say(f"  metaschedule at {dict(shape)}: {_trials(folder)} trials, {_elapsed_s(folder):.0f} s, {result}")
+        say(f"  metaschedule at {dict(shape)}: {had['trials']} trials, {had['elapsed_s']:.0f} s, {result}")
     return root
 
 
 def spent(root: Path) -> dict[str, Any]:
     """The totals over all shapes of a workload's folder: trials, elapsed_s, and those of each shape."""
-    folders = [path.parent for path in sorted(root.glob(f"*/{STATE}"))]
-    shapes = {each.name: {"trials": _trials(each), "elapsed_s": _elapsed_s(each)} for each in folders}
+    shapes = {path.parent.name: _had(path.parent) for path in sorted(root.glob(f"*/{STATE}"))}
     return {name: sum(each[name] for each in shapes.values()) for name in ("trials", "elapsed_s")} | {"shapes": shapes}
 
 
 def _tune_one(task: SearchTask, shape: Shape, trials: int, folder: Path, seed: int) -> None:
     """The search, then TVM's post-optimization and the module; the time of both is kept."""
-    left = trials - _trials(folder)
+    started, had = time.monotonic(), _had(folder)
+    left = trials - had["trials"]
     if left <= 0 and (folder / MODULE).exists():
         return
     for file in (MODULE, PACKING):
         (folder / file).unlink(missing_ok=True)
-    started, before_s = time.monotonic(), _elapsed_s(folder)
     request = {
         "workload": task.workload.to_json(), "shape": dict(shape), "threads": task.threads,
         "target": task.known_target.to_json(), "cores": len(os.sched_getaffinity(0)),
-        "seed": seed + _trials(folder), "trials": left, "trials_per_round": min(left, ROUND),
+        "seed": seed + had["trials"], "trials": left, "trials_per_round": min(left, ROUND),
     }  # fmt: skip
     (folder / REQUEST).write_text(json.dumps(request))
     if left > 0:
         _run("search", folder, START_LIMIT_S + TRIAL_LIMIT_S * left)
         _run("improve", folder, START_LIMIT_S)
-        (folder / STATE).write_text(json.dumps({"elapsed_s": before_s + time.monotonic() - started}))
+        (folder / STATE).write_text(json.dumps({"elapsed_s": had["elapsed_s"] + time.monotonic() - started}))
     _run("finish", folder, START_LIMIT_S)
 
 
-def _trials(folder: Path) -> int:
-    return len((folder / RECORDS).read_text().splitlines()) if (folder / RECORDS).exists() else 0
+def _records(folder: Path) -> list[str]:
+    return (folder / RECORDS).read_text().splitlines() if (folder / RECORDS).exists() else []
 
 
-def _elapsed_s(folder: Path) -> float:
-    return float(json.loads((folder / STATE).read_text())["elapsed_s"]) if (folder / STATE).exists() else 0.0
+def _had(folder: Path) -> dict[str, Any]:
+    """The trials and the seconds that a shape has had."""
+    state = json.loads((folder / STATE).read_text()) if (folder / STATE).exists() else {"elapsed_s": 0.0}
+    return {"trials": len(_records(folder)), "elapsed_s": float(state["elapsed_s"])}
 
 
 def _best_s(folder: Path) -> float | None:
     """The fastest record, as MetaSchedule measured it; what failed is recorded as FAILED_S."""
-    lines = (folder / RECORDS).read_text().splitlines() if (folder / RECORDS).exists() else []
-    times = [float(np.median(runs)) for line in lines if (runs := json.loads(line)[1][1])]
+    times = [float(np.median(runs)) for line in _records(folder) if (runs := json.loads(line)[1][1])]
     return min((time_s for time_s in times if time_s < FAILED_S), default=None)
 
 

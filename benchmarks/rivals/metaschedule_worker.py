@@ -48,16 +48,10 @@ def main() -> None:
 
 def _search(function: Any, target: Any, folder: Path, request: Mapping[str, Any]) -> None:
     ms.tir_integration.tune_tir(
-        function,
-        target,
-        str(folder),
-        max_trials_global=request["trials"],
-        num_trials_per_iter=request["trials_per_round"],
-        num_tuning_cores=request["cores"],
-        builder=ms.builder.LocalBuilder(timeout_sec=TIMEOUT_S),
-        runner=ms.runner.LocalRunner(timeout_sec=TIMEOUT_S),
-        seed=request["seed"],
-    )
+        function, target, str(folder), max_trials_global=request["trials"],
+        num_trials_per_iter=request["trials_per_round"], num_tuning_cores=request["cores"], seed=request["seed"],
+        builder=ms.builder.LocalBuilder(timeout_sec=TIMEOUT_S), runner=ms.runner.LocalRunner(timeout_sec=TIMEOUT_S),
+    )  # fmt: skip
 
 
 def _finish(function: Any, target: Any, folder: Path) -> None:

@@ -62,15 +62,9 @@ def static_function(workload: Workload, shape: Mapping[str, int]) -> Any:
 def layout_free(workload: Workload) -> int | None:
     """The position of the input that a rival may keep in a layout of its own: the first constant that is not read at
     indices from a tensor."""
-    gathered = {
-        read.tensor for read in workload.program.reads if any(isinstance(index, ast.Read) for index in read.indices)
-    }
-    positions = (
-        position
-        for position, tensor in enumerate(workload.inputs)
-        if tensor.constant and tensor.name not in gathered and tensor.dims
-    )
-    return next(positions, None)
+    gathered = {each.tensor for each in workload.program.reads if any(isinstance(at, ast.Read) for at in each.indices)}
+    free = [tensor.constant and tensor.name not in gathered and bool(tensor.dims) for tensor in workload.inputs]
+    return free.index(True) if True in free else None
 
 
 @dataclass(frozen=True)
@@ -175,20 +169,19 @@ class _Values:
         return OPERATORS[expr.operator](left, right)
 
     def _read(self, read: ast.Read) -> Expr:
-        at = [self._index(read, position) for position in range(len(read.indices))]
+        sizes = map(int, self.tensors[read.tensor].shape)
+        at = [self._index(index, size) for index, size in zip(read.indices, sizes, strict=True)]
         if read.tensor not in self.padded:
             return self.tensors[read.tensor](*at)
         padded = self.padded[read.tensor]
-        return padded.tensor(
-            *(index - first if first else index for index, first in zip(at, padded.first, strict=True))
-        )
+        at = [index - first if first else index for index, first in zip(at, padded.first, strict=True)]
+        return padded.tensor(*at)
 
-    def _index(self, read: ast.Read, position: int) -> Expr:
-        index = read.indices[position]
-        if not isinstance(index, ast.Read):
-            return self._integer(index)
-        size = int(self.tensors[read.tensor].shape[position])
-        return tirx.max(tirx.min(self.value(index, "int32"), size - 1), 0)
+    def _index(self, index: ast.Expr, size: int) -> Expr:
+        """One from a tensor is clamped to the size of what it points into."""
+        if isinstance(index, ast.Read):
+            return tirx.max(tirx.min(self.value(index, "int32"), size - 1), 0)
+        return self._integer(index)
 
     def _integer(self, index: ast.Expr) -> Expr:
         match index:

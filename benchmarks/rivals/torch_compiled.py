@@ -31,10 +31,9 @@ def prepare(workload: Workload) -> Prepared:
     left_s = COMPILE_LIMIT_S
     # One whose dims depend on the shape is another tensor at every shape.
     constants = [
-        position
-        for position, tensor in enumerate(workload.inputs)
+        position for position, tensor in enumerate(workload.inputs)
         if tensor.constant and all(dim.constant is not None for dim in tensor.dims)
-    ]
+    ]  # fmt: skip
 
     def call(inputs: Sequence[Array]) -> Call:
         nonlocal left_s
@@ -47,15 +46,14 @@ def prepare(workload: Workload) -> Prepared:
 
         try:
             with deadline(left_s, f"torch.compile took longer than {COMPILE_LIMIT_S:g} s"):
-                if compiled:
-                    _warm(run)
-                    return run
-                # Constants are the same at every shape: a module for each would be compiled anew.
-                compiled.append(_module(kernel, tensors, constants, freezing=True))
+                is_first = not compiled
+                if is_first:
+                    # Constants are the same at every shape: a module for each would be compiled anew.
+                    compiled.append(_module(kernel, tensors, constants, freezing=True))
                 try:
                     _warm(run)
                 except DoesNotApply:
-                    if time.monotonic() - started >= left_s:
+                    if not is_first or time.monotonic() - started >= left_s:
                         raise
                     # PyTorch 2.13 cannot freeze a convolution whose batch is dynamic.
                     compiled[0] = _module(kernel, tensors, constants, freezing=False)
@@ -92,8 +90,7 @@ class _Operator(torch.nn.Module):  # type: ignore[misc]
 
 def _module(kernel: Any, tensors: Sequence[Any], constants: Sequence[int], *, freezing: bool) -> Any:
     torch._dynamo.reset()
-    module = _Operator(kernel, tensors, constants).eval()
-    return torch.compile(module, dynamic=True, options={"freezing": freezing})
+    return torch.compile(_Operator(kernel, tensors, constants).eval(), dynamic=True, options={"freezing": freezing})
 
 
 @contextmanager

@@ -36,11 +36,11 @@ def named(workload: Workload) -> tuple[str, Args]:
 def kernel_of(workload: Workload) -> Callable[[Sequence[Any]], Call]:
     """PyTorch's kernel, from tensors to the call. Raises DoesNotApply where it has none."""
     name, args = named(workload)
-    known = (KERNELS, WITH_OUT, PREPARED)
-    if not any(name in table for table in known):
-        if any(name.partition("+")[0] in table for table in known):
+    known = KERNELS.keys() | WITH_OUT.keys() | PREPARED.keys()
+    if name not in known:
+        if name.partition("+")[0] in known:
             raise DoesNotApply(f"its kernels have no epilogue such as that of {name}")
-        raise DoesNotApply(f"PyTorch has no kernel for {workload}")
+        raise DoesNotApply("PyTorch has no kernel for it")
     if name in OF_BYTES and saturates(native().hardware):
         raise DoesNotApply("without VNNI, oneDNN adds two products of bytes in 16 bits, and they saturate")
     if name in PREPARED:
@@ -132,10 +132,6 @@ def _conv(rank: int, function: Kernel) -> Kernel:
     return kernel
 
 
-def _max_pool2d(args: Args, x: Any) -> Any:
-    return functional.max_pool2d(x, (args["r"], args["s"]), **_window(args))
-
-
 def _avg_pool2d(args: Args, x: Any) -> Call:
     if args["dilation"] != 1:
         raise DoesNotApply("PyTorch's avg_pool2d has no dilation")
@@ -156,10 +152,10 @@ def _transpose(args: Args, x: Any) -> Call:
 
 
 def _attention(args: Args, q: Any, k: Any, v: Any) -> Call:
-    if args["causal"] and q.shape[-2] != k.shape[-2]:
+    is_causal, scale = args["causal"], args["scale"]
+    if is_causal and q.shape[-2] != k.shape[-2]:
         raise DoesNotApply("PyTorch hides j > i, whatever the extents of i and j")
-    settings = {"is_causal": args["causal"], "scale": args["scale"]}
-    return lambda: functional.scaled_dot_product_attention(q, k, v, **settings)
+    return lambda: functional.scaled_dot_product_attention(q, k, v, is_causal=is_causal, scale=scale)
 
 
 def _segment_attention(args: Args, q: Any, k: Any, segment: Any, v: Any) -> Any:
@@ -189,7 +185,7 @@ KERNELS: Mapping[str, Kernel] = {
     **{f"conv{rank}d_transpose": _conv(rank, getattr(functional, f"conv_transpose{rank}d")) for rank in (1, 2, 3)},
     **dict.fromkeys(("group_conv2d", "dilated_conv2d"), _conv(2, functional.conv2d)),
     "depthwise_conv2d": lambda args, x, w: functional.conv2d(x, w.unsqueeze(1), groups=len(w), **_window(args)),
-    "max_pool2d": _max_pool2d,
+    "max_pool2d": lambda args, x: functional.max_pool2d(x, (args["r"], args["s"]), **_window(args)),
     "layer_norm": lambda args, x, gamma, beta: functional.layer_norm(x, gamma.shape, gamma, beta, args["eps"]),
     "rms_norm": lambda args, x, gamma: functional.rms_norm(x, gamma.shape, gamma, args["eps"]),
     "swiglu": lambda args, x, y: functional.silu(x).mul_(y),

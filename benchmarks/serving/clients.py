@@ -29,12 +29,8 @@ class Service:
     address: tuple[str, int]
     key: str
 
-    def request(self, path: str, body: bytes | None = None) -> bytes:
-        """The bytes of a request: GET, or POST if there is a body."""
-        length = f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n" if body is not None else ""
-        method = "GET" if body is None else "POST"
-        head = f"{method} {path} HTTP/1.1\r\nHost: bench\r\nAuthorization: Bearer {self.key}\r\n{length}\r\n"
-        return head.encode() + (body or b"")
+    def request(self, path: str) -> bytes:
+        return f"GET {path} HTTP/1.1\r\nHost: bench\r\nAuthorization: Bearer {self.key}\r\n\r\n".encode()
 
 
 @dataclass
@@ -45,15 +41,11 @@ class Samples:
     statuses: Counter[int] = field(default_factory=Counter)
     elapsed_s: float = 0.0
 
-    def add(self, status: int, latency_s: float) -> None:
+    def add(self, status: int, since_s: float) -> None:
+        """An answer that was due, or asked for, at a time of the monotonic clock."""
         self.statuses[status] += 1
         if status == 200:
-            self.latencies_s.append(latency_s)
-
-    def merge(self, other: Samples) -> None:
-        self.latencies_s += other.latencies_s
-        self.statuses += other.statuses
-        self.elapsed_s = max(self.elapsed_s, other.elapsed_s)
+            self.latencies_s.append(time.monotonic() - since_s)
 
 
 class Connection:
@@ -63,22 +55,22 @@ class Connection:
         self._service = service
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
-    async def ask(self, request: bytes) -> tuple[int, bytes]:
-        """Status and body of the answer; status 0 if there was none."""
+    async def ask(self, path: str) -> int:
+        """The status of the answer, which is read whole; 0 if there was none."""
         try:
             async with asyncio.timeout(TIMEOUT_S):
                 self._streams = self._streams or await asyncio.open_connection(*self._service.address)
                 reader, writer = self._streams
-                writer.write(request)
+                writer.write(self._service.request(path))
                 head = (await reader.readuntil(b"\r\n\r\n")).lower()
                 length = int(head.split(b"content-length:", 1)[1].split(b"\r\n", 1)[0])
-                body = await reader.readexactly(length)
+                await reader.readexactly(length)
         except (OSError, asyncio.IncompleteReadError, TimeoutError):
             self.close()
-            return 0, b""
+            return 0
         if b"connection: close" in head:
             self.close()
-        return int(head[9:12]), body
+        return int(head[9:12])
 
     def close(self) -> None:
         if self._streams is not None:
@@ -86,22 +78,9 @@ class Connection:
             self._streams = None
 
 
-def ask(service: Service, path: str, body: bytes | None = None) -> tuple[int, bytes]:
-    """One request on a connection of its own."""
-
-    async def once() -> tuple[int, bytes]:
-        connection = Connection(service)
-        try:
-            return await connection.ask(service.request(path, body))
-        finally:
-            connection.close()
-
-    return uvloop.run(once())
-
-
 # -- loops ------------------------------------------------------------------------------------------------------------
 def open_loop(
-    service: Service, requests: Sequence[bytes], rate_per_s: float, seconds: float, connections: int
+    service: Service, paths: Sequence[str], rate_per_s: float, seconds: float, connections: int
 ) -> Samples:
     """Requests at fixed times, however slow the answers are; latencies count from the time when each was due."""
     numbers, begun = iter(range(max(1, int(rate_per_s * seconds)))), time.monotonic() + 0.1
@@ -110,27 +89,23 @@ def open_loop(
         for number in numbers:
             due = begun + number / rate_per_s
             await asyncio.sleep(max(0.0, due - time.monotonic()))
-            status, _ = await connection.ask(requests[number % len(requests)])
-            samples.add(status, time.monotonic() - due)
+            samples.add(await connection.ask(paths[number % len(paths)]), due)
 
     return _on_each(service, run, connections)
 
 
-def closed_loop(service: Service, requests: Sequence[bytes], seconds: float, connections: int) -> Samples:
+def closed_loop(service: Service, paths: Sequence[str], seconds: float, connections: int) -> Samples:
     """Each connection sends the next request once it has the answer to the one before."""
     until, draw = time.monotonic() + seconds, random.Random(time.time_ns())
 
     async def run(connection: Connection, samples: Samples) -> None:
         while (sent := time.monotonic()) < until:
-            status, _ = await connection.ask(draw.choice(requests))
-            samples.add(status, time.monotonic() - sent)
+            samples.add(await connection.ask(draw.choice(paths)), sent)
 
     return _on_each(service, run, connections)
 
 
-def _on_each(
-    service: Service, run: Callable[[Connection, Samples], Awaitable[None]], connections: int
-) -> Samples:
+def _on_each(service: Service, run: Callable[[Connection, Samples], Awaitable[None]], connections: int) -> Samples:
     async def together() -> Samples:
         samples, started = Samples(), time.monotonic()
         opened = [Connection(service) for _ in range(connections)]
@@ -160,9 +135,14 @@ def hold_streams(service: Service, job_ids: Sequence[str], told: Pipe) -> None:
     Sends the number of streams once each has been answered.
     """
 
+    async def read_all(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while await reader.read(1 << 16):
+                pass
+
     async def hold() -> None:
         # One after the other: a thousand at once would wait for one another.
-        reading = [asyncio.create_task(_read_all(*await _stream(service, job_id))) for job_id in job_ids]
+        reading = [asyncio.create_task(read_all(*await _stream(service, job_id))) for job_id in job_ids]
         told.send(len(job_ids))
         while not told.poll():
             await asyncio.sleep(0.2)
@@ -171,12 +151,6 @@ def hold_streams(service: Service, job_ids: Sequence[str], told: Pipe) -> None:
 
     raise_file_limit()
     uvloop.run(hold())
-
-
-async def _read_all(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with suppress(OSError):
-        while await reader.read(1 << 16):
-            pass
 
 
 def listen(service: Service, job_id: str, count: int, told: Pipe) -> None:

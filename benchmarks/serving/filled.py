@@ -1,8 +1,10 @@
-"""A tuning database as a team has it after some years, filled through the storage itself, as workers write it."""
+"""A tuning database as a team has it after some years, filled through the storage itself, as workers write it; and
+writers beside the clients, who store as a real worker does."""
 
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -19,6 +21,8 @@ from tuner.program.target import native
 from tuner.records import ErrorKind, MeasureResult, Phase
 from tuner.schedule import default_kernel, space_of
 from tuner.schedule.space import MicroKernel
+from tuner.search.pipeline import BATCH
+from tuner.search.summary import SearchSummary
 from tuner.storage import JobState, Lease, NewEvent
 from tuner.storage.jobs import JobQuery
 from tuner.storage.sql import Storage, open_storage, upgrade
@@ -32,12 +36,13 @@ WIDEST = 2048
 """The largest T of the one large workload: all values but the multiples of 8 were never measured."""
 KERNELS, LIBRARY_KERNELS = 512, 8
 FAILED_SHARE = 0.05
-BATCH = 2000
+STORED = 2000
 EVENTS_EVERY = 500
 """Trials of the large job to one progress event."""
 LEASE_S = 3600.0
 LARGE = "benchmark load"
-"""The large job's name, with the number of records: it is stored last."""
+AGAIN_EVERY, AGAIN = 3, 3
+"""Batches of a writer after which the fastest kernel of the last one is measured once more, at so many instances."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +61,11 @@ class Scale:
     @property
     def pairs(self) -> int:
         return self.workloads * len(CPUS)
+
+    @property
+    def name(self) -> str:
+        """The large job's, which is stored last."""
+        return f"{LARGE} {self.records}"
 
 
 @dataclass(frozen=True)
@@ -83,7 +93,7 @@ def load(url: str, scale: Scale) -> Loaded:
     storage, draw = open_storage(url), random.Random(0)
     try:
         before = storage.find_jobs(JobQuery(text=LARGE)).items
-        if before and before[0].name != _large_name(scale):
+        if before and before[0].name != scale.name:
             raise NotEmpty(f"the database was filled at another scale, {before[0].name}; give an empty one")
         if not before and any(storage.pulse().jobs.values()):
             raise NotEmpty("the database has jobs already; give an empty one")
@@ -104,14 +114,10 @@ def load(url: str, scale: Scale) -> Loaded:
 # -- jobs -------------------------------------------------------------------------------------------------------------
 def dense_job(n: int, k: int, longest: int = LONGEST, device: str = "local", cpu: str = CPUS[0]) -> dict[str, Any]:
     return {
-        "name": f"dense {n} {k}",
-        "workload": {"op": "dense", "args": {"m": "16*T", "n": n, "k": k}},
-        "shape_vars": {"T": {"min": 1, "max": longest}},
-        "instances": [{"T": t} for t in MEASURED],
-        "target": {"kind": "llvm", "mcpu": cpu, "num-cores": 2},
-        "device": device,
-        "budget": {"trials": 1000},
-    }
+        "name": f"dense {n} {k}", "workload": {"op": "dense", "args": {"m": "16*T", "n": n, "k": k}},
+        "shape_vars": {"T": {"min": 1, "max": longest}}, "instances": [{"T": t} for t in MEASURED],
+        "target": {"kind": "llvm", "mcpu": cpu, "num-cores": 2}, "device": device, "budget": {"trials": 1000},
+    }  # fmt: skip
 
 
 def leased(storage: Storage, spec: JobSpec, device: str = "local") -> Lease:
@@ -128,10 +134,6 @@ def _spec(pair: int) -> JobSpec:
     return parse_job(dense_job(n, k, cpu=CPUS[pair % len(CPUS)]))
 
 
-def _large_name(scale: Scale) -> str:
-    return f"{LARGE} {scale.records}"
-
-
 def _store_pair(storage: Storage, spec: JobSpec, pair: int, records: int, draw: random.Random) -> None:
     lease = leased(storage, spec)
     (row,) = lease.tasks
@@ -144,14 +146,14 @@ def _store_pair(storage: Storage, spec: JobSpec, pair: int, records: int, draw: 
 
 
 def _store_large(storage: Storage, scale: Scale, draw: random.Random) -> None:
-    wide = {"name": _large_name(scale), "instances": [{"T": t} for t in WIDE_MEASURED]}
+    wide = {"name": scale.name, "instances": [{"T": t} for t in WIDE_MEASURED]}
     lease = leased(storage, parse_job(dense_job(64 * 51, 64, WIDEST) | wide))
     (row,) = lease.tasks
     results = list(results_of(scale.large, WIDE_MEASURED, draw))
-    for start in range(0, len(results), BATCH):
-        done = range(start, min(start + BATCH, len(results)), EVENTS_EVERY)
+    for start in range(0, len(results), STORED):
+        done = range(start, min(start + STORED, len(results)), EVENTS_EVERY)
         events = [NewEvent("progress", _progress(number)) for number in done]
-        storage.append_results(lease, row.id, results[start : start + BATCH], events, None, _progress(start))
+        storage.append_results(lease, row.id, results[start : start + STORED], events, None, _progress(start))
     storage.finish_job(lease, JobState.COMPLETED, summary=_progress(scale.large))
 
 
@@ -207,3 +209,65 @@ def _dispatcher(task: SearchTask) -> Dispatcher:
         tree = Node("m", 16 * MEASURED[index], Leaf(index), tree)
     table = tuple(TableRow({"T": t}, min(t // 16, LIBRARY_KERNELS - 1), 1.5e-6 * t) for t in range(1, LONGEST + 1))
     return Dispatcher(task, kernels()[:LIBRARY_KERNELS], 0, tree, table)
+
+
+# -- writers, in processes of their own -------------------------------------------------------------------------------
+def waiting_jobs(url: str, device: str, count: int) -> list[str]:
+    """New jobs for a device, which nobody runs by themselves: their event streams stay open and say nothing."""
+    storage = open_storage(url)
+    spec = parse_job(dense_job(4096, 64, device=device))
+    result = [storage.create_job(spec)[0].id for _ in range(count)]
+    storage.close()
+    return result
+
+
+def insert_records(url: str, name: str, seconds: float) -> dict[str, Any]:
+    """Store trials under a lease for so long, in the batches that a search makes, each with its events and summary;
+    how many that were."""
+    storage = open_storage(url)
+    lease = leased(storage, parse_job(dense_job(4096, 64, device=name)), name)
+    records, batches = 0, 0
+    trials, started = _batches(), time.monotonic()
+    while (elapsed_s := time.monotonic() - started) < seconds:
+        batch = next(trials)
+        records, batches = records + len(batch), batches + 1
+        told = SearchSummary("search", batches, records, 10**6, 0, "", elapsed_s, 3600.0, 1e-3, 2e-3, 2.0).to_json()
+        facts = {"count": len(batch), "failed": 0, "position": 0}
+        events = [NewEvent("trials", facts), NewEvent("progress", {**told, "position": 0})]
+        storage.append_results(lease, lease.tasks[0].id, batch, events, elapsed_s, told)
+    assert storage.get_job(lease.job.id).trials == records, "what was acknowledged is stored"
+    _end(storage, lease)
+    return {"records": records, "batches": batches, "elapsed_s": elapsed_s}
+
+
+def _batches() -> Iterator[list[MeasureResult]]:
+    """Endless batches of kernels that were never seen, now and then one of readings taken again."""
+    # The kernels of an earlier run are in the database already, with readings that would be read again.
+    number, unseen, safe = 0, time.time_ns(), kernels()[0]
+    first, *rest = safe.values
+    while True:
+        values = [((first[0], unseen + number + index), *rest) for index in range(BATCH)]
+        batch = [MicroKernel(safe.rule, safe.rule_version, each) for each in values]
+        number += BATCH
+        yield [result_of(kernel, t, 1.0 + number % 97 / 97, number) for kernel in batch for t in MEASURED]
+        if number // BATCH % AGAIN_EVERY == 0:
+            yield [result_of(batch[-1], t, 1.0, number, attempt=1) for t in MEASURED[:AGAIN]]
+
+
+def commit_events(url: str, job_device: str, count: int, pause_s: float) -> dict[int, float]:
+    """Append numbered events to the waiting job of a device; when each commit returned."""
+    storage = open_storage(url)
+    lease, committed = storage.lease_job(job_device, 3600.0, [job_device]), {}
+    assert lease is not None
+    for index in range(count):
+        time.sleep(pause_s)
+        storage.append_events(lease, [NewEvent("progress", {"index": index})])
+        committed[index] = time.monotonic()
+    _end(storage, lease)
+    return committed
+
+
+def _end(storage: Storage, lease: Lease) -> None:
+    storage.release_job(lease)
+    storage.request_cancel(lease.job.id)
+    storage.close()

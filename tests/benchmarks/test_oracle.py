@@ -11,7 +11,7 @@ from benchmarks.oracle import Finding, Settings, oracle_of
 from shapewright.session import tune_here
 from tuner.program.target import native
 
-SMALL = Settings(known=3, fresh=2, population=32, generations=1, first_budget_s=0.05, second_budget_s=0.05)
+SMALL = Settings(known=3, fresh=2, first_budget_s=0.05, second_budget_s=0.05)
 
 
 def test_regret_is_what_the_dispatched_call_takes_beyond_the_best() -> None:

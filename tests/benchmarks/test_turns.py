@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.harness.turns import Sampler, alternate, geomean, interval, spread, take_turns, turns
+from benchmarks.harness.turns import Sampler, alternate, geomean, interval, take_turns, turns
 
 
 def test_contenders_take_turns_in_an_order_that_rotates() -> None:
@@ -46,11 +46,6 @@ def test_every_round_begins_one_contender_later() -> None:
 
 def test_rounds_end_once_the_budget_is_spent_but_not_before_the_third() -> None:
     assert len(take_turns({"a": lambda number: 1.0}, rounds=9, budget_s=0.0)["a"]) == 3
-
-
-def test_the_spread_is_the_quartiles_distance_over_the_median() -> None:
-    assert spread([1.0, 2.0, 3.0, 4.0, 5.0]) == pytest.approx(2.0 / 3.0)
-    assert spread([2.0]) == 0.0
 
 
 def test_an_interval_is_as_wide_as_the_readings_are_apart() -> None:

@@ -1,7 +1,7 @@
-"""The picture of a search in the README, from what the demo wrote; and what other pictures share with it.
+"""The picture of a search in the README, from what the demo wrote.
 
     python -m examples.demo --json demo.json
-    python -m benchmarks.picture demo.json -o docs/images/search.svg
+    python -m examples.picture demo.json -o docs/images/search.svg
 """
 
 from __future__ import annotations
@@ -19,12 +19,9 @@ from matplotlib.figure import Figure
 from benchmarks.harness.turns import geomean
 from tuner.records import MeasureResult
 
-# Okabe and Ito's colours, and a dash for each: told apart by everyone, in print as well.
-OURS, NUMPY, TORCH, FAINT = "#0072B2", "#999999", "#D55E00", "#56B4E9"
-RIVAL_COLOURS = (TORCH, "#009E73", "#CC79A7", "#E69F00", "#000000", FAINT, "#F0E442", NUMPY)
-DASHES = ("--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 2)), (0, (8, 2)), (0, (2, 4)))
-COLOURS = {"numpy": NUMPY, "torch": TORCH, "theory": FAINT}
-Rows = Sequence[Mapping[str, Any]]
+# Okabe and Ito's colours: told apart by everyone.
+OURS, NUMPY, FAINT = "#0072B2", "#999999", "#56B4E9"
+COLOURS = {"numpy": NUMPY, "torch": "#D55E00", "theory": FAINT}
 
 
 def main() -> None:
@@ -65,30 +62,21 @@ def best_so_far(axes: Axes, trials: list[dict[str, Any]]) -> None:
     axes.legend(loc="lower right", frameon=False)
 
 
-def speed(axes: Axes, rows: Rows) -> None:
-    """GFLOP/s over the shape variable for the library and its rivals; the tuned shapes are marked."""
-    shapes = [row["shape"] for row in rows]
+def speed(axes: Axes, rows: Sequence[Mapping[str, Any]]) -> None:
+    """GFLOP/s over the shape variable; the tuned shapes are marked, and the legend has how many times faster ours is
+    than each rival in the mean."""
+    at = [row["shape"] for row in rows]
     for name in rows[0]["rivals_s"]:
-        rival_line(axes, shapes, rows, name, {"color": COLOURS.get(name, NUMPY)})
-    marked_speed(axes, shapes, rows)
-    axes.set(title="The library, one thread", xlabel="T (m = 16 T)", ylabel="GFLOP/s", ylim=(0, None))
-    axes.legend(loc="lower right", frameon=False)
-
-
-def rival_line(axes: Axes, at: Sequence[float], rows: Rows, name: str, style: Mapping[str, Any]) -> None:
-    """A rival's GFLOP/s where it was timed; the legend has how many times faster ours is in the mean."""
-    timed = [(x, row) for x, row in zip(at, rows, strict=True) if name in row["rivals_s"]]
-    ratio = geomean([row["rivals_s"][name] / row["ours_s"] for _, row in timed])
-    rates = [row["flops"] / row["rivals_s"][name] / 1e9 for _, row in timed]
-    axes.plot([x for x, _ in timed], rates, label=f"{name} (ours is {ratio:.2f}x in the mean)", linewidth=1, **style)
-
-
-def marked_speed(axes: Axes, at: Sequence[float], rows: Rows) -> None:
-    """Our own GFLOP/s, with dots where the search has seen the shape."""
+        ratio = geomean([row["rivals_s"][name] / row["ours_s"] for row in rows])
+        rates = [row["flops"] / row["rivals_s"][name] / 1e9 for row in rows]
+        label = f"{name} (ours is {ratio:.2f}x in the mean)"
+        axes.plot(at, rates, label=label, linewidth=1, color=COLOURS.get(name, NUMPY))
     rates = [row["flops"] / row["ours_s"] / 1e9 for row in rows]
     axes.plot(at, rates, color=OURS, linewidth=1.6, label="shapewright")
     tuned = [(x, rate) for x, rate, row in zip(at, rates, rows, strict=True) if row["tuned_on"]]
     axes.scatter([x for x, _ in tuned], [rate for _, rate in tuned], color=OURS, s=18, label="tuned on", zorder=3)
+    axes.set(title="The library, one thread", xlabel="T (m = 16 T)", ylabel="GFLOP/s", ylim=(0, None))
+    axes.legend(loc="lower right", frameon=False)
 
 
 if __name__ == "__main__":
