@@ -69,7 +69,6 @@ def main() -> int:
 
 
 def _one(benchmark: Benchmark, options: argparse.Namespace, folder: Path) -> Report:
-    """Tune, check and time one workload."""
     report, budget = Report(), {"trials": options.trials, "seconds": options.seconds}
     tuned, libraries = tuned_library(benchmark, budget, options.seed, folder, report), {OURS: folder / OURS}
     timed = [name for name in options.against if name != ORACLE]

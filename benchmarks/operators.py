@@ -87,7 +87,6 @@ def _document(options: argparse.Namespace) -> Document:
 
 
 def _one(benchmark: Benchmark, seed: int, contenders: Sequence[str], options: argparse.Namespace) -> Report:
-    """Tune, check and time one workload with one seed."""
     report, budget = Report(), {"trials": options.trials, "seconds": options.seconds}
     with tempfile.TemporaryDirectory(prefix="shapewright-operators-") as name:
         folder = Path(name)

@@ -92,12 +92,10 @@ def race(
 
 
 def reference_of(names: Sequence[str]) -> str:
-    """The policy that others are compared with."""
     return DEFAULT_POLICY if DEFAULT_POLICY in names else names[0]
 
 
 def tuned(task: SearchTask, policy: str, seed: int, budget: Budget, folder: Path) -> Searched:
-    """A search on this machine."""
     return search(task, seed, folder, policy=policy, trials=budget.trials, seconds=budget.seconds)
 
 

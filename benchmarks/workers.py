@@ -60,8 +60,6 @@ def spec_of(number: int, trials: int) -> JobSpec:
 # -- a worker, in a process of its own --------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class SimulatedTools:
-    """What a worker builds and measures with."""
-
     fleet: Fleet
 
     def builder(self) -> Builder:
@@ -104,7 +102,6 @@ def work(url: str, devices: int, jobs: int, trial_s: float, account: Path) -> in
 
 @contextmanager
 def _workers(options: argparse.Namespace, url: str, accounts: Path) -> Iterator[None]:
-    """Worker processes, which share devices and jobs."""
     workers = min(options.workers, options.devices, options.jobs)
     line = [sys.executable, "-m", "benchmarks.workers", "--database-url", url, "--trial-s", str(options.trial_s)]
     line += ["--jobs", str(-(-options.jobs // workers))]

@@ -74,7 +74,6 @@ def _of_all(report: Report) -> dict[str, Any]:
 
 
 def of_kernels(report: Report) -> dict[str, Any]:
-    """The summary of the benchmark of kernels."""
     counted = [row for row in report.rows if row["ours_s"] >= SHORTEST_S and row["rivals_s"]]
     large = [row["peak_fraction"] for row in counted if row["extents"].get("m", 0) >= LARGE_M]
     names = dict.fromkeys(name for row in counted for name in row["rivals_s"])

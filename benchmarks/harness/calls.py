@@ -50,7 +50,6 @@ def outputs_of(workload: Workload, shape: Shape) -> list[Array]:
 
 
 def stream_bytes(workload: Workload, shape: Shape) -> tuple[int, int]:
-    """The bytes of all inputs, and of all outputs, of a call at ``shape``."""
     dims = workload.dims(shape)
     read, written = (sum(tensor.bytes(dims) for tensor in tensors) for tensors in (workload.inputs, workload.outputs))
     return read, written

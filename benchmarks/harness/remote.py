@@ -25,8 +25,6 @@ class Died(Exception):
 
 
 class Remote:
-    """Asks the methods of the object by name."""
-
     def __init__(self, connection: Connection, answer_s: float) -> None:
         self._connection, self._answer_s = connection, answer_s
 

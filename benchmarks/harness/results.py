@@ -187,8 +187,9 @@ def options_of(doc: str | None, *, needs_json: bool = True, **options: Any) -> a
         elif callable(given):
             parser.add_argument(flag, type=given)
         else:
-            of_tuple = numbers if isinstance(given, tuple) and isinstance(given[0], float) else integers
-            parse = {tuple: of_tuple, list: names}.get(kind, kind)
+            parse: Any = names if isinstance(given, list) else kind
+            if isinstance(given, tuple):
+                parse = numbers if isinstance(given[0], float) else integers
             parser.add_argument(flag, type=parse, default=given, help=f"default: {given}")
     parser.add_argument("--json", type=Path, metavar="OUT", required=needs_json)
     return parser

@@ -25,8 +25,6 @@ Samples = dict[str, list[float]]
 
 
 def sampler(call: Callable[[], object]) -> Sampler:
-    """Samples of ``call`` in this process."""
-
     def sample(number: int) -> float:
         before = time.perf_counter()
         for _ in range(number):
@@ -75,7 +73,6 @@ def alternate(contenders: Mapping[str, Sampler], **limits: Any) -> dict[str, flo
 
 # -- what ratios come to ----------------------------------------------------------------------------------------------
 def geomean(ratios: Sequence[float]) -> float:
-    """The geometric mean of positive numbers."""
     return math.exp(statistics.fmean(map(math.log, ratios)))
 
 

@@ -63,7 +63,6 @@ class Contender:
         return seconds, [np.array(output.float().numpy()) for output in outputs]
 
     def _graphs(self) -> int:
-        """How many graphs TorchDynamo has compiled in this process."""
         return int(torch._dynamo.utils.counters["stats"]["unique_graphs"])
 
     def _run(self) -> Any:
@@ -77,7 +76,6 @@ class Contender:
             return sampler(lambda: call(*given))(number)
 
     def facts(self) -> dict[str, Any]:
-        """Facts for the document once all is timed."""
         told = {"notes": self._notes, "compiled_at": self._compiled_at}
         if self._name != OURS:
             return told

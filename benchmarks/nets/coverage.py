@@ -199,7 +199,6 @@ def _verified(name: str) -> Row:
 
 
 def summary_of(rows: Sequence[Row]) -> Row:
-    """How many architectures each statement holds for."""
     dynamo = [row["ways"]["dynamo"].get("share") or 0.0 for row in rows]
     verified = [row["verified"] for row in rows if row["verified"] is not None]
     return {

@@ -56,7 +56,6 @@ def saturates(hardware: Hardware) -> bool:
 
 
 def prepare(workload: Workload) -> Prepared:
-    """PyTorch's kernel for the workload. Raises DoesNotApply where it has none."""
     kernel = kernel_of(workload)
     return lambda inputs: kernel([tensor_of(array) for array in inputs])
 

@@ -24,8 +24,6 @@ TIMEOUT_S = 120.0
 
 @dataclass(frozen=True)
 class Service:
-    """Where the service is, and a key for it."""
-
     address: tuple[str, int]
     key: str
 

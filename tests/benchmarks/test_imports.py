@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import grimp
 
 LAYERS = ["compare", "rivals", "harness"]
@@ -20,3 +24,15 @@ def test_layers_import_only_from_those_below() -> None:
     scripts = {name for child in graph.find_children("benchmarks") if (name := child.split(".")[1]) not in LAYERS}
     layers: list[grimp.Layer | str | set[str]] = [grimp.Layer(*scripts, independent=False), *LAYERS]
     assert graph.find_illegal_dependencies_for_layers(layers, containers={"benchmarks"}) == set()
+
+
+def test_no_library_with_threads_is_loaded_before_these_are_limited() -> None:
+    """They read the environment when they are loaded, which benchmarks set once they know their options."""
+    names = ("kernels", "operators", "policies", "theory", "unknown_machine")
+    scripts = ", ".join(f"benchmarks.{name}" for name in names)
+    loaded = "import sys; print([name for name in ('tvm', 'torch', 'xgboost') if name in sys.modules])"
+    done = subprocess.run(
+        [sys.executable, "-c", f"import {scripts}\n{loaded}"],
+        cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=120, check=True,
+    )  # fmt: skip
+    assert done.stdout.strip() == "[]"
