@@ -19,6 +19,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return covered(options.only, options.verify, options.json)
     if options.model is None:
         parser.error("--model or --coverage is required")
+    if (package := MODELS[options.model].package) is not None and find_spec(package) is None:
+        parser.error(f"--model {options.model} needs {package}: pip install -e '.[zoo]'")
     there = options.libraries
     if options.after and there is not None and there.is_dir() and not known_of(there).get("gain"):
         parser.error(f"--after compares with what tuning the libraries in {there} gained, which is not known")

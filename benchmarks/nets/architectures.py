@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ Inputs = tuple[torch.Tensor, ...]
 class Architecture:
     """``make``: the model. ``inputs``: of a batch and a length. ``axes``: by input which axes are dynamic."""
 
-    make: Callable[[], Any]
+    make: Callable[[], nn.Module]
     inputs: Callable[[int, int], Inputs]
     axes: Sequence[Sequence[int]]
 
@@ -34,7 +33,7 @@ class Architecture:
 def build(name: str) -> nn.Module:
     """A model in inference mode. No vector is zero as a whole: exporters drop such biases."""
     torch.manual_seed(0)
-    model: nn.Module = ARCHITECTURES[name].make().eval().requires_grad_(False)
+    model = ARCHITECTURES[name].make().eval().requires_grad_(False)
     for parameter in model.parameters():
         if parameter.dim() == 1 and parameter.is_floating_point():
             parameter.add_(0.05 * torch.rand_like(parameter))
@@ -54,20 +53,37 @@ class First(nn.Module):  # type: ignore[misc]
         return self.model(**dict(zip(self.names, inputs, strict=True)))[0]
 
 
-def _made(told: Mapping[str, Any], name: str) -> Any:
+def of_transformers(model: str, config: Mapping[str, Any], *names: str, part: str = "") -> nn.Module:
+    """A model by its class's name; ``names`` of its inputs, ``part`` of it that is meant."""
+    import transformers  # noqa: PLC0415 - the extra zoo
+
+    kind = getattr(transformers, model)
+    settings = kind.config_class(**config)
+    settings.use_cache = False
+    made = kind(settings)
+    return First(getattr(made, part) if part else made, names)
+
+
+def of_torchvision(name: str) -> nn.Module:
+    import torchvision  # noqa: PLC0415
+
+    made: nn.Module = getattr(torchvision.models, name)(weights=None)
+    return made
+
+
+def _made(told: Mapping[str, Any], name: str) -> nn.Module:
     package = told["from"]
     if package == "torch":
         layer = nn.TransformerEncoderLayer(WIDTH, 4, 512, batch_first=True)
         return nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
     if package == "torchvision":
-        return getattr(import_module("torchvision.models"), name.split()[1])(weights=None)
+        return of_torchvision(name.split()[1])
     if package == "timm":
-        return import_module("timm").create_model(name.split()[1], pretrained=False)
-    kind = getattr(import_module("transformers"), package)
-    settings = kind.config_class(**told["config"])
-    settings.use_cache = False
-    made = kind(settings)
-    return First(getattr(made, told["part"]) if "part" in told else made, INPUTS[told["inputs"]][0])
+        import timm  # noqa: PLC0415
+
+        made: nn.Module = timm.create_model(name.split()[1], pretrained=False)
+        return made
+    return of_transformers(package, told["config"], *INPUTS[told["inputs"]][0], part=told.get("part", ""))
 
 
 # -- inputs ---------------------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 Each architecture is exported (``sw.extract``), compiled by TorchDynamo, and exported to ONNX. Floating-point operations
 are those of products, convolutions and attention, at one size. To verify, each is compiled once more with libraries of
 kernels that are right and not fast, for exactly what ``sw.extract`` found, and its outputs are compared with eager ones
-at further sizes.
+at further sizes. Decoders generate words as well, with a cache that grows and with one that is written in place.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from __future__ import annotations
 import tempfile
 import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,6 @@ from torch._dynamo.utils import counters
 import shapewright as sw
 from benchmarks.harness.results import Row, finish, say
 from benchmarks.nets.architectures import ARCHITECTURES, build
-from shapewright.download import write
 from shapewright.models import torch_model
 from shapewright.models.aten import decomposed
 from shapewright.models.fx import lift
@@ -34,10 +34,6 @@ from shapewright.torch.backend import shapewright
 from shapewright.torch.floats import read_as_constants
 from shapewright.torch.normal_form import NothingReplaced, as_it_is
 from shapewright.torch.work import flops_by_name
-from tuner.library.build import build_library
-from tuner.library.dispatcher import Dispatcher, Leaf
-from tuner.program.target import native
-from tuner.schedule import default_kernel
 
 SIZES = ((3, 9), (2, 5), (5, 17), (4, 40), (1, 1))
 """Batches and lengths; the first one is that of which operations are counted."""
@@ -54,10 +50,10 @@ def covered(names: Sequence[str] | None, verify: bool, out: Path) -> int:
     rows = []
     for name in names or ARCHITECTURES:
         rows.append(row_of(name, verify))
-        shares = {way: facts.get("error") or facts.get("share") for way, facts in rows[-1]["ways"].items()}
-        say(f"{name}: lifted of its operations {shares}, replaced and compared {rows[-1]['verified']}")
+        say(line_of(rows[-1]))
     finish(out, {"rows": rows, "summary": summary_of(rows), "protocol": {"sizes": SIZES}})
-    return 0 if all(row["verified"] is None or row["verified"]["right"] for row in rows) else 1
+    compared = [each for row in rows for each in (row["verified"], *(row["generates"] or {}).values())]
+    return 0 if all(each is None or each["right"] for each in compared) else 1
 
 
 def refused(names: Sequence[str]) -> str | None:
@@ -70,36 +66,55 @@ def refused(names: Sequence[str]) -> str | None:
 
 
 def row_of(name: str, verify: bool) -> Row:
-    """One architecture. ``differ``: by way in, the workloads of ``sw.extract`` alone, and of the other one alone."""
+    """One architecture. What a frontend refuses is reported in its place."""
     ways: dict[str, Row] = {}
-    found: dict[str, Mapping[str, str]] = {}
-    verified = None
-    with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore")
-        for way, lifted in (("export", _exported), ("dynamo", _compiled), ("onnx", _onnx)):
-            try:
-                ways[way], lifting = lifted(name)
-                found[way] = {op.workload.key: str(op.workload) for op in lifting.ops}
-            except Exception as error:  # whatever an exporter has to say stands in its place
-                ways[way] = _error(error)
-        if verify and "export" in found:
-            try:
-                verified = _verified(name)
-            except Exception as error:  # one architecture must not cost the others
-                verified = {**_error(error), "share": None, "right": False}
-    export = found.get("export", {})
-    differ = {
-        way: {
-            "export": [export[key] for key in export.keys() - own.keys()],
-            "other": [own[key] for key in own.keys() - export.keys()],
-        }
-        for way, own in found.items() if "export" in found
-    }  # fmt: skip
-    return {"architecture": name, "ways": ways, "differ": differ, "verified": verified}
+    found: dict[str, Lifting] = {}
+    for way, lifted in (("export", _exported), ("dynamo", _compiled), ("onnx", _onnx)):
+        try:
+            with warnings.catch_warnings(), torch.no_grad():
+                warnings.simplefilter("ignore")
+                ways[way], found[way] = lifted(name)
+        except Exception as error:  # whatever an exporter has to say
+            ways[way] = _error(error)
+    verified = _told_by(lambda: _verified(name)) if verify and "export" in found else None
+    keys = {way: {op.workload.key: str(op.workload) for op in lifting.ops} for way, lifting in found.items()}
+    return {
+        "architecture": name,
+        "ways": ways,
+        "differ": {way: _difference(keys["export"], own) for way, own in keys.items() if "export" in keys},
+        "verified": verified,
+        "generates": _generates(name) if verify else None,
+    }
+
+
+def _generates(name: str) -> Row | None:
+    """The outcome of a decoder's ``generate``, by cache; None for what has none."""
+    model = getattr(build(name), "model", None)
+    if model is None or not hasattr(model, "can_generate") or not model.can_generate():
+        return None
+    from benchmarks.nets.generation import CACHES, generated  # noqa: PLC0415 - TVM, for those who verify
+
+    return {cache: _told_by(partial(generated, model, cache)) for cache in CACHES}
+
+
+def _told_by(verify: Callable[[], Row]) -> Row:
+    """What a comparison says: one architecture must not cost the others."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return verify()
+    except Exception as error:  # whatever a model has to say
+        return {**_error(error), "share": None, "right": False}
 
 
 def _error(error: Exception) -> Row:
     return {"error": f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:300]}"}
+
+
+def _difference(export: Mapping[str, str], other: Mapping[str, str]) -> Mapping[str, Sequence[str]]:
+    """Workloads of ``sw.extract`` alone, and of the other way alone."""
+    alone = {"export": [export[key] for key in export.keys() - other.keys()]}
+    return {**alone, "other": [other[key] for key in other.keys() - export.keys()]}
 
 
 # -- the ways in ----------------------------------------------------------------------------------------------------
@@ -140,7 +155,7 @@ def _compiled(name: str) -> tuple[Row, Lifting]:
         fast(*inputs)
         graphs.append(len(found))
     lifting = Lifting(tuple(op for _, each in found for op in each.ops), ())
-    return {**_counted(found), "graphs": graphs[0], "recompiled": graphs[1] - graphs[0]}, lifting
+    return {**_counted(found), "graphs": graphs[0], "recompiled": graphs[-1] - graphs[0]}, lifting
 
 
 def _onnx(name: str) -> tuple[Row, Lifting]:
@@ -153,18 +168,21 @@ def _onnx(name: str) -> tuple[Row, Lifting]:
 
 def _counted(graphs: Sequence[tuple[Any, Lifting]]) -> Row:
     """Operations of what is lifted among all, and what the others are lost by."""
-    total, lost = 0, Counter[str]()
+    total, lifted = 0, 0
+    lost: Counter[str] = Counter()
     for module, lifting in graphs:
         taken = {name for op in lifting.ops for name in op.nodes}
         reasons = {left.node: f"{left.op}: {left.reason}" for left in lifting.left}
         for name, count in flops_by_name(module.graph).items():
             total += count
-            if name not in taken:
+            if name in taken:
+                lifted += count
+            else:
                 lost[reasons.get(name, "no reason is known")] += count
     ops = [op for _, lifting in graphs for op in lifting.ops]
     return {
         "operators": len(ops), "workloads": len({op.workload.key for op in ops}), "flops": total,
-        "share": 1 - lost.total() / total if total else None,
+        "share": lifted / total if total else None,
         "lost": [{"reason": reason, "share": count / total} for reason, count in lost.most_common(MAX_LOST)],
     }  # fmt: skip
 
@@ -172,13 +190,14 @@ def _counted(graphs: Sequence[tuple[Any, Lifting]]) -> Row:
 # -- outputs --------------------------------------------------------------------------------------------------------
 def _verified(name: str) -> Row:
     """Compiled with a library for each workload of ``sw.extract``, ``dynamic=True``: errors, and what was replaced."""
+    from benchmarks.nets.generation import write_libraries  # noqa: PLC0415 - TVM
+
     model, inputs = build(name), ARCHITECTURES[name].inputs
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
         symbols = torch_model.from_program(program := _program(name)).graph.symbols
         tasks = sw.extract(program, shape_vars={each: range(1, max(LARGEST.values()) + 1) for each in sorted(symbols)})
-        for task in (each.on(native()) for each in tasks):
-            library = build_library(Dispatcher(task, (default_kernel(task),), 0, Leaf(0)), None)
-            write(library.files, Path(folder) / task.workload.key)
+        write_libraries(tasks, Path(folder))
         torch._dynamo.reset()
         counters.clear()
         report = sw.torch.Report()
@@ -198,19 +217,40 @@ def _verified(name: str) -> Row:
     }  # fmt: skip
 
 
+# -- told -----------------------------------------------------------------------------------------------------------
+def line_of(row: Row) -> str:
+    ways = ", ".join(f"{way} {_told(facts)}" for way, facts in row["ways"].items())
+    differ = {way: sum(map(len, each.values())) for way, each in row["differ"].items() if way != "export"}
+    told = "".join(f"; {count} workloads differ by {way}" for way, count in differ.items() if count)
+    if (verified := row["verified"]) is not None:
+        told += f"; replaced {_told(verified)}, {'right' if verified['right'] else 'WRONG'}"
+    for cache, generates in (row["generates"] or {}).items():
+        told += f"; generates, {cache}: {_told(generates)}, {'right' if generates['right'] else 'WRONG'}"
+    return f"{row['architecture']}: {ways}{told}"
+
+
+def _told(facts: Row) -> str:
+    if "error" in facts:
+        return str(facts["error"])[:80]
+    return f"{facts['share']:.1%}" if facts.get("share") is not None else f"{facts['workloads']} workloads"
+
+
 def summary_of(rows: Sequence[Row]) -> Row:
+    """How many architectures each statement holds for."""
     dynamo = [row["ways"]["dynamo"].get("share") or 0.0 for row in rows]
+    same = {
+        way: sum(way in row["differ"] and not any(row["differ"][way].values()) for row in rows)
+        for way in ("dynamo", "onnx")
+    }
     verified = [row["verified"] for row in rows if row["verified"] is not None]
     return {
         "architectures": len(rows),
         "at_95_percent": sum(share >= 0.95 for share in dynamo),
         "least_share": min(dynamo, default=None),
-        "same_workloads_as_export": {
-            way: sum(way in row["differ"] and not any(row["differ"][way].values()) for row in rows)
-            for way in ("dynamo", "onnx")
-        },
+        "same_workloads_as_export": same,
         "recompiled": sum(row["ways"]["dynamo"].get("recompiled", 0) > 0 for row in rows),
         "verified": len(verified),
         "right": sum(each["right"] for each in verified),
+        "generate": sum(all(each["right"] for each in row["generates"].values()) for row in rows if row["generates"]),
         "least_replaced": min((each["share"] or 0.0 for each in verified), default=None),
     }

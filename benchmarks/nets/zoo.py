@@ -1,13 +1,20 @@
-"""The models of ``benchmarks.models`` in plain PyTorch, with random weights: nothing is downloaded."""
+"""The models of ``benchmarks.models``, with random weights: nothing is downloaded.
+
+Most are written here, in plain PyTorch. Those under their published names are transformers' and torchvision's own (the
+extra ``zoo``).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import nn
 from torch.nn import functional
+
+from benchmarks.nets.architectures import of_torchvision, of_transformers
 
 SEED = 0
 
@@ -17,7 +24,8 @@ class Zoo:
     """A model and what it is called with.
 
     ``inputs``: of a batch and a length; ``lengths``: the sizes of the dynamic dim, which is the batch of models of
-    images (axis 0) and the length of others (axis 1); ``batches`` those that it is timed with.
+    images (axis 0) and the length of others (axis 1); ``batches`` those that it is timed with; ``package`` what it
+    comes from, where it is not written here.
     """
 
     make: Callable[[], nn.Module]
@@ -25,6 +33,7 @@ class Zoo:
     lengths: range
     batches: Sequence[int]
     axis: int = 1
+    package: str | None = None
 
 
 def build(name: str) -> nn.Module:
@@ -112,8 +121,10 @@ class Llama(nn.Module):  # type: ignore[misc]
     def __init__(self, layers: int, width: int, heads: int, inner: int, words: int = 32000) -> None:
         super().__init__()
         self.words, self.head = nn.Embedding(words, width), nn.Linear(width, words, bias=False)
-        self.layers = nn.ModuleList(LlamaLayer(width, heads, inner) for _ in range(layers))
-        self.norm = nn.RMSNorm(width)
+        self.layers, self.norm = (
+            nn.ModuleList(LlamaLayer(width, heads, inner) for _ in range(layers)),
+            nn.RMSNorm(width),
+        )
         size = width // heads
         self.register_buffer("rates", 1.0 / 10000.0 ** (torch.arange(0, size, 2).float() / size))
 
@@ -184,6 +195,11 @@ def _images(size: int) -> Callable[[int, int], tuple[torch.Tensor, ...]]:
     return lambda _, images: (torch.randn(images, 3, size, size),)
 
 
+_LLAMA_160M = {
+    "vocab_size": 32000, "hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12,
+    "num_attention_heads": 12, "max_position_embeddings": 2048,
+}  # fmt: skip
+
 MODELS: Mapping[str, Zoo] = {
     "bert-base": Zoo(lambda: Bert(12, 768, 12, 3072), _words(30522), range(1, 129), (1, 16)),
     "llama-small": Zoo(lambda: Llama(8, 512, 8, 1408), _words(32000), range(1, 129), (1, 4)),
@@ -194,7 +210,21 @@ MODELS: Mapping[str, Zoo] = {
     "bert-tiny": Zoo(lambda: Bert(1, 32, 2, 64, 100, 64), _words(100), range(1, 33), (1, 4)),
     "bert-tiny-deep": Zoo(lambda: Bert(2, 32, 2, 64, 100, 64), _words(100), range(1, 33), (1, 4)),
     "resnet-tiny": Zoo(lambda: ResNet((8, 16), 1, 10), _images(32), range(1, 9), (1,), 0),
+    **{
+        name: Zoo(
+            partial(of_transformers, kind, config, "input_ids"), _words(words), range(1, 129), (1,), 1, "transformers"
+        )
+        for name, kind, config, words in (
+            ("gpt2", "GPT2LMHeadModel", {}, 50257),
+            ("llama-160m", "LlamaForCausalLM", _LLAMA_160M, 32000),
+            ("t5-encoder", "T5EncoderModel", {}, 32128),
+        )
+    },
+    **{
+        name: Zoo(partial(of_torchvision, name), _images(224), range(1, 9), (1,), 0, "torchvision")
+        for name in ("resnet50", "convnext_tiny")
+    },
 }
 """Sizes of BERT base, DistilBERT, ResNet-18, ViT-S/16 and ViT-B/16 as published; LLaMA's form at a size that one core
 takes. DistilBERT has BERT base's layers, ViT-B/16 products of the same sizes: models to tune one after the other. The
-tiny ones are for a first look."""
+tiny ones are for a first look. GPT-2 small, T5 small's encoder, ResNet-50 and ConvNeXt-T are those of the packages."""
