@@ -115,3 +115,10 @@ def test_the_public_surface_is_this() -> None:
 def test_a_name_that_is_none_says_so() -> None:
     with pytest.raises(AttributeError, match="module 'shapewright' has no attribute 'tuen'"):
         _ = sw.tuen
+
+
+def test_the_import_rules_see_every_folder() -> None:
+    """import-linter looks at packages alone: a folder without ``__init__.py`` would be free of all rules."""
+    rooms = [ROOT / name for name in ("shapewright", "tuner", "service", "worker", "migrations")]
+    folders = {file.parent for room in rooms for file in room.rglob("*.py")}
+    assert [str(folder) for folder in folders if not (folder / "__init__.py").is_file()] == []
