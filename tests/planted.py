@@ -163,10 +163,10 @@ FAULTS = (
     ),
     Fault(
         "budget: what others were promised counts as left",
-        "worker/**/budget.py",
+        "worker/**/split.py",
         "budget.trials - sum(each.trials or 0 for each in reserved)",
         "budget.trials - len(reserved)",
-        "worker/**/test_budget.py",
+        "worker/**/test_split.py",
     ),
     Fault(
         "client: a stream of events begins at the first again",
