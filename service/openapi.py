@@ -10,10 +10,10 @@ from service.problems.openapi import PROBLEM, answer
 
 ABOUT = """Auto-scheduling search for tensor programs whose shapes are dynamic.
 
-Send an API key in `Authorization: Bearer KEY`. Each operation says which scope of the key it needs: `read`, `submit` or
-`admin`, each including the ones before it. Errors are problem documents (RFC 9457). Lists are read with keyset cursors.
-Every JSON answer to a GET has an ETag; `If-None-Match` with it is answered with 304 while nothing has changed. Answers
-are compressed for clients that accept gzip."""
+Send an API key in `Authorization: Bearer KEY`. Each operation says which scope of the key it needs: `read`, `submit`,
+`promote` or `admin`, each including the ones before it. Errors are problem documents (RFC 9457). Lists are read with
+keyset cursors. Every JSON answer to a GET has an ETag; `If-None-Match` with it is answered with 304 while nothing has
+changed. Answers are compressed for clients that accept gzip."""
 TAGS = [
     {"name": "jobs", "description": "Tuning jobs: submitting and following them."},
     {"name": "workloads", "description": "What is known: the best kernel for a shape."},
