@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from tuner.program.job.jobspec import Budget
 from tuner.search.tuning import Cancelled, Finishing
@@ -43,6 +43,9 @@ class Standings:
         """Forget the turns of lanes that have ended."""
         self._turns.clear()
         self._is_ending = self.is_failing = False
+
+    def __iter__(self) -> Iterator[TaskProgress]:
+        return iter(self._tasks)
 
     def __getitem__(self, position: int) -> TaskProgress:
         return self._tasks[position]

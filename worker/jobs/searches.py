@@ -168,9 +168,8 @@ class JobSearches:
     def _say_plan(self) -> None:
         """Note the plan at the beginning, where not all of several workloads can be searched, or some are known."""
         plan = BudgetPlan.of(((row.task, row.count) for row in self.job.lease.tasks), self.job.budget)
-        tasks = [self._standings[position] for position in range(len(self._standings))]
-        known = sum(each.known > 0 for each in tasks)
-        has_begun = any(each.trials or each.is_done for each in tasks)
+        known = sum(each.known > 0 for each in self._standings)
+        has_begun = any(each.trials or each.is_done for each in self._standings)
         if plan.searches == 1 or has_begun or (plan.affordable == plan.searches and not known):
             return
         self.job.note(f"{plan}{f'; {known} known from earlier jobs' if known else ''}")
