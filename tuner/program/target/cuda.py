@@ -24,8 +24,9 @@ class Architecture:
     """What all GPUs of one instruction set have in each SM.
 
     ``shared_bytes``: of an SM; ``block_shared_bytes``: of one block, opted in. ``matrix``: the instruction that tensor
-    cores take. ``fma_lanes``: multiply-adds of float32 in a cycle. ``tensor_flops``: by dtype of the operands, in a
-    cycle, with sums in float32 or int32, at the full rate. ``has_tma``: whether tiles come by tensor descriptors.
+    cores take; ``matrix_rows``: the least rows of a tile that four warps give it. ``fma_lanes``: multiply-adds of
+    float32 in a cycle. ``tensor_flops``: by dtype of the operands, in a cycle, with sums in float32 or int32, at the
+    full rate. ``has_tma``: whether tiles come by tensor descriptors.
     """
 
     product: str
@@ -34,6 +35,7 @@ class Architecture:
     shared_bytes: int
     block_shared_bytes: int
     matrix: str
+    matrix_rows: int
     has_tma: bool
     fma_lanes: int
     tensor_flops: Mapping[str, int]
@@ -49,12 +51,14 @@ def _tensor(float16: int, **more: int) -> Mapping[str, int]:
 
 
 ARCHITECTURES: Mapping[str, Architecture] = {
-    "sm_80": Architecture("a100", 2048, 32, 164 * KIB, 163 * KIB, "mma", False, 64, _tensor(2048)),
-    "sm_86": Architecture("a10", 1536, 16, 100 * KIB, 99 * KIB, "mma", False, 128, _tensor(1024)),
-    "sm_89": Architecture("l4", 1536, 24, 100 * KIB, 99 * KIB, "mma", False, 128, _tensor(1024, float8=2048)),
-    "sm_90": Architecture("h100", 2048, 32, 228 * KIB, 227 * KIB, "wgmma", True, 128, _tensor(4096, float8=8192)),
-    "sm_100": Architecture("b200", 2048, 32, 228 * KIB, 227 * KIB, "tcgen05", True, 128, _tensor(8192, float8=16384)),
-    "sm_120": Architecture("rtx5090", 1536, 24, 100 * KIB, 99 * KIB, "mma", True, 128, _tensor(1024, float8=2048)),
+    "sm_80": Architecture("a100", 2048, 32, 164 * KIB, 163 * KIB, "mma", 16, False, 64, _tensor(2048)),
+    "sm_86": Architecture("a10", 1536, 16, 100 * KIB, 99 * KIB, "mma", 16, False, 128, _tensor(1024)),
+    "sm_89": Architecture("l4", 1536, 24, 100 * KIB, 99 * KIB, "mma", 16, False, 128, _tensor(1024, float8=2048)),
+    "sm_90": Architecture("h100", 2048, 32, 228 * KIB, 227 * KIB, "wgmma", 64, True, 128, _tensor(4096, float8=8192)),
+    "sm_100": Architecture(
+        "b200", 2048, 32, 228 * KIB, 227 * KIB, "tcgen05", 64, True, 128, _tensor(8192, float8=16384)
+    ),
+    "sm_120": Architecture("rtx5090", 1536, 24, 100 * KIB, 99 * KIB, "mma", 16, True, 128, _tensor(1024, float8=2048)),
 }
 
 
@@ -96,7 +100,7 @@ _PRODUCTS = (
     Gpu("rtx4090", "sm_89", 128, 2520, 72 * MIB, 1008 * 10**9, 450, 50),
     Gpu("h100", "sm_90", 132, 1980, 50 * MIB, 3352 * 10**9, 700),
     Gpu("h100-pcie", "sm_90", 114, 1755, 50 * MIB, 2039 * 10**9, 350),
-    Gpu("h200", "sm_90", 132, 1980, 50 * MIB, 4800 * 10**9, 700),
+    Gpu("h200", "sm_90", 132, 1980, 60 * MIB, 4800 * 10**9, 700),
     Gpu("b200", "sm_100", 148, 1850, 126 * MIB, 8000 * 10**9, 1000),
     Gpu("rtx5090", "sm_120", 170, 2407, 96 * MIB, 1792 * 10**9, 575, 50),
 )

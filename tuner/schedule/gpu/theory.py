@@ -144,9 +144,9 @@ def _flops_s(gpu: Gpu, dtype: str, tiling: Tiling) -> float:
 def _flops(gpu: Gpu, tiling: Tiling) -> float:
     """Operations of a step, with those that an instruction wastes on rows that there are not."""
     rows, columns = (tiling.block_n, tiling.block_m) if tiling.swap else (tiling.block_m, tiling.block_n)
-    if gpu.architecture.matrix == "wgmma" and tiling.dot:
-        groups = max(tiling.num_warps // 4, 1)
-        rows = max(rows, MATRIX_ROWS * min(groups, max(rows // MATRIX_ROWS, 1)))
+    if tiling.dot:
+        least, groups = gpu.architecture.matrix_rows, max(tiling.num_warps // 4, 1)
+        rows = max(rows, least * min(groups, max(rows // least, 1)))
     return 2.0 * rows * (columns + SURPLUS_COLUMNS) * tiling.parts * tiling.block_k
 
 
