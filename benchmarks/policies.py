@@ -24,7 +24,8 @@ from benchmarks.harness.results import Row, finish, grouped, names, say
 from benchmarks.harness.suite import Benchmark, suite_here, suite_parser
 from benchmarks.harness.turns import geomean, medians, turns
 from tuner.errors import InvalidInput
-from tuner.program.job.jobspec import DEFAULT_POLICY, POLICIES, Budget, check_policy
+from tuner.program.job.jobspec import Budget, check_policy
+from tuner.program.job.policies import DEFAULT_POLICY, POLICIES
 from tuner.program.job.task import SearchTask
 
 AGAIN = "again"
@@ -37,7 +38,7 @@ Time = Callable[[Benchmark, Mapping[str, Path]], Mapping[str, float]]
 
 def main() -> int:
     parser = suite_parser(__doc__, seeds=(0, 1, 2), trials=128, seconds=60.0)
-    parser.add_argument("--policies", type=policies, default=POLICIES, help="comma-separated; default: all")
+    parser.add_argument("--policies", type=policies, default=tuple(POLICIES), help="comma-separated; default: all")
     options = parser.parse_args()
     budgets = budgets_of(options)
     if not budgets:

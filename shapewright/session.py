@@ -16,7 +16,8 @@ from shapewright.library import Library, library_in
 from shapewright.progress import rows_of, table
 from shapewright.warm_start import records_of
 from tuner.library.dispatcher import Dispatcher
-from tuner.program.job.jobspec import DEFAULT_POLICY, check_policy, parse_budget
+from tuner.program.job.jobspec import check_policy, parse_budget
+from tuner.program.job.policies import DEFAULT_POLICY
 from tuner.program.job.task import SearchTask
 from tuner.program.language.workload import JsonObject
 from tuner.program.target import native

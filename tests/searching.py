@@ -13,39 +13,36 @@ from tuner.program.job.jobspec import Budget
 from tuner.program.job.task import SearchTask
 from tuner.records import PROTOCOL, MeasureResult, TuningRecord
 from tuner.search.cost_model import CostModel, refit, residual
-from tuner.search.policy import (
-    POLICIES,
-    AnnealingSearch,
-    AnnealingSettings,
-    DropletSearch,
-    DropletSettings,
-    EvolutionarySearch,
-    EvolutionSettings,
-    PolicyFactory,
-    QLearningSearch,
-    QLearningSettings,
-    RandomSearch,
-    RollerSearch,
-    RollerSettings,
-    SearchPolicy,
-    Suggestion,
-    TheoryAlone,
-    TheorySettings,
-)
+from tuner.search.policy import POLICIES, PolicyFactory, SearchPolicy, Suggestion, TheorySettings
+from tuner.search.policy.annealing import AnnealingSettings
+from tuner.search.policy.droplet import DropletSettings
+from tuner.search.policy.evolutionary import EvolutionSettings
+from tuner.search.policy.qlearning import QLearningSettings
+from tuner.search.policy.roller import RollerSettings
+from tuner.search.policy.theory_first import BasePolicy
 from tuner.search.tuning import SearchStart, SearchTools, Tuned, tune
 
 THEORY = TheorySettings(samples=200)
 EVOLUTION = EvolutionSettings(population=32, generations=2, theory=THEORY)
-QUICK_POLICIES: dict[str, PolicyFactory] = {
-    "evolutionary": partial(EvolutionarySearch, settings=EVOLUTION),
-    "random": partial(RandomSearch, settings=THEORY),
-    "annealing": partial(AnnealingSearch, settings=AnnealingSettings(chains=16, steps=12, theory=THEORY)),
-    "qlearning": partial(QLearningSearch, settings=QLearningSettings(theory=THEORY)),
-    "roller": partial(RollerSearch, settings=RollerSettings(beam=3, theory=THEORY)),
-    "droplet": partial(DropletSearch, settings=DropletSettings(theory=THEORY)),
-    "theory": partial(TheoryAlone, settings=THEORY),
+QUICK_SETTINGS = {
+    "evolutionary": EVOLUTION,
+    "random": THEORY,
+    "annealing": AnnealingSettings(chains=16, steps=12, theory=THEORY),
+    "qlearning": QLearningSettings(theory=THEORY),
+    "roller": RollerSettings(beam=3, theory=THEORY),
+    "droplet": DropletSettings(theory=THEORY),
 }
-"""Every policy with settings under which a round takes a tenth of a second."""
+
+
+def _quick(name: str, policy: Any) -> PolicyFactory:
+    if name in QUICK_SETTINGS:
+        return partial(policy, settings=QUICK_SETTINGS[name])
+    return partial(policy, settings=THEORY) if policy.__init__ is BasePolicy.__init__ else policy
+
+
+QUICK_POLICIES: dict[str, PolicyFactory] = {name: _quick(name, policy) for name, policy in POLICIES.items()}
+"""Every policy with settings under which a round takes a tenth of a second, those with settings of their own that are
+not named above with their usual ones."""
 
 
 def small_models(monkeypatch: pytest.MonkeyPatch) -> None:

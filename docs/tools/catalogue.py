@@ -15,6 +15,7 @@ from tuner.program.catalogue import EPILOGUES, OPS, Op
 from tuner.program.job import build, jobspec, layers, webhook
 from tuner.program.job.build import make_workload
 from tuner.program.job.jobspec import parse_job
+from tuner.program.job.policies import DEFAULT_POLICY, POLICIES
 from tuner.program.job.shape_fields import MAX_VARIABLES
 from tuner.program.job.task import MAX_INSTANCES, MAX_KERNELS, MAX_THREADS
 from tuner.program.language.dtypes import DTYPES
@@ -42,7 +43,7 @@ JOB_FIELDS = {
     "targets": "several in place of `target`",
     "threads": "of a kernel",
     "device": "a key of the tracker",
-    "policy": "one of " + ", ".join(map(code, jobspec.POLICIES)) + " ([policies](policies.md))",
+    "policy": "one of " + ", ".join(map(code, POLICIES)) + " ([policies](policies.md))",
     "budget": "`trials`, `seconds`, or both: the search ends with whichever comes first",
     "max_kernels": "of a library",
     "seed": "of the search",
@@ -140,6 +141,15 @@ def job_fields() -> str:
     return table(("field", "default", "is"), rows)
 
 
+def policies() -> str:
+    """What each measures after theory's set, and when it ends."""
+    rows = [
+        (code(each.name) + (", the default" if each.name == DEFAULT_POLICY else ""), each.measures, each.ends)
+        for each in POLICIES.values()
+    ]
+    return table(("policy", "measures", "ends"), rows)
+
+
 def operator_fields() -> str:
     assert set(OPERATOR_FIELDS) == set(build.OP_FIELDS)
     return _fields(OPERATOR_FIELDS) + f"\n\nDtypes: {', '.join(map(code, DTYPES))}; the default is `float32`."
@@ -156,5 +166,3 @@ def _fields(fields: dict[str, str]) -> str:
 
 def job_bounds() -> str:
     return table(("of", "at most"), [(what, f"{most:,}") for what, most in BOUNDS.items()])
-
-

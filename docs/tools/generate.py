@@ -25,6 +25,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "operator-fields": catalogue.operator_fields,
     "program-fields": catalogue.program_fields,
     "job-bounds": catalogue.job_bounds,
+    "policies": catalogue.policies,
     "error-kinds": names.error_kinds,
     "exceptions": names.exceptions,
     "python": names.python,

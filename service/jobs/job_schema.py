@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tuner.program.job.jobspec import MAX_NAME, MAX_TASKS, POLICIES
+from tuner.program.job.jobspec import MAX_NAME, MAX_TASKS
+from tuner.program.job.policies import POLICIES
 from tuner.program.job.webhook import MAX_PRIORITY, MAX_URL
 
 _SHAPE_VAR = {

@@ -8,7 +8,8 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from tuner.program.job.jobspec import DEFAULT_POLICY, MAX_NAME, JobSpec, parse_job
+from tuner.program.job.jobspec import MAX_NAME, JobSpec, parse_job
+from tuner.program.job.policies import DEFAULT_POLICY
 from tuner.records import PROTOCOL
 from tuner.schedule import RULES
 from tuner.storage import NotFound

@@ -28,7 +28,8 @@ from tests.benchmarks.test_kernels import TINY
 from tests.fakes import TASK, latency_s
 from tests.searching import Bench, make_quick
 from tuner.library.dispatcher import Dispatcher
-from tuner.program.job.jobspec import POLICIES, Budget
+from tuner.program.job.jobspec import Budget
+from tuner.program.job.policies import POLICIES
 from tuner.program.job.task import SearchTask
 from tuner.records import ErrorKind, MeasureResult
 from tuner.schedule import default_kernel
@@ -146,7 +147,7 @@ def test_the_default_is_the_reference_where_it_takes_part() -> None:
 
 
 def test_policies_are_names_that_jobs_may_give() -> None:
-    assert policies(",".join(POLICIES)) == POLICIES
+    assert policies(",".join(POLICIES)) == tuple(POLICIES)
     assert policies("droplet,droplet") == ("droplet",)
     with pytest.raises(argparse.ArgumentTypeError, match="'best' is not known"):
         policies("droplet,best")

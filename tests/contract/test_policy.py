@@ -12,7 +12,7 @@ from tests.fakes import TASK, latency_s
 from tests.searching import QUICK_POLICIES, small_models
 from tuner.errors import InvalidInput
 from tuner.library.selection import select
-from tuner.program.job import jobspec
+from tuner.program.job import policies as registry
 from tuner.program.job.task import SearchTask
 from tuner.records import ErrorKind, MeasureResult
 from tuner.schedule import layout_group, space_of
@@ -25,17 +25,15 @@ SPACE = space_of(TASK)
 SHAPES = [instance.shape for instance in TASK.instances]
 WEIGHTS = np.array([instance.weight for instance in TASK.instances])
 
-SETTLED = ("roller", "theory")
-"""Policies that have settled before the first trial what they measure, and end there."""
-LEARNING = sorted(set(POLICIES) - {"random", *SETTLED})
-"""Policies whose suggestions depend on what was measured."""
+LEARNING = sorted(entry.name for entry in registry.POLICIES.values() if entry.learns)
+ENDING = sorted(entry.name for entry in registry.POLICIES.values() if entry.learns or entry.settled)
 
 
 class Search:
     """A policy with a cost model that is trained as the search loop does it."""
 
     def __init__(self, name: str, task: SearchTask, seed: int) -> None:
-        self.is_settled = name in SETTLED
+        self.is_settled = registry.POLICIES[name].settled
         self.model = PairCostModel(task, seed)
         space = space_of(task)
         self.policy = make_policy(name, task, space, self.model, seed, QUICK_POLICIES)
@@ -55,10 +53,6 @@ Make = Callable[[SearchTask, int], Search]
 def make(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Make:
     small_models(monkeypatch)
     return partial(Search, request.param)
-
-
-def test_the_names_that_job_files_may_give_are_the_registered_ones() -> None:
-    assert tuple(POLICIES) == jobspec.POLICIES == tuple(QUICK_POLICIES)
 
 
 def test_an_unknown_policy_is_refused_with_the_known_names() -> None:
@@ -217,7 +211,7 @@ def test_a_policy_reads_the_cost_model_and_never_trains_it(make: Make) -> None:
     assert policy.model.pairs == 0
 
 
-@pytest.mark.parametrize("name", sorted(set(POLICIES) - {"random"}))
+@pytest.mark.parametrize("name", ENDING)
 def test_a_policy_ends_by_itself_when_nothing_helps(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     small_models(monkeypatch)
     task = SearchTask("dense", {"m": 4, "n": 16, "k": 4}, target=TASK.target)

@@ -21,13 +21,11 @@ SNIPPET = re.compile(r"# ([\w/.]+)(?:, in (\w+))?\n(.*)", re.DOTALL)
 
 PLACES: Mapping[str, str] = {
     "tuner/program/catalogue/__init__.py, in OPS": "    for op in (\n",
-    "shapewright/ops.py, in __all__": "__all__ = [\n",
-    "shapewright/ops.py": 'softmax = OPS["softmax"]\n',
+    "shapewright/ops.py, in __all__": '    "rms_norm",\n',
+    "shapewright/ops.py": 'rms_norm = OPS["rms_norm"]\n',
     "tuner/schedule/registry.py": "from tuner.errors import IllegalKernel, InvalidInput\n",
     "tuner/schedule/registry.py, in RULES": "RULES: tuple[Rule, ...] = (",
-    "tuner/search/policy/__init__.py": "from tuner.search.cost_model import CostModel\n",
-    "tuner/search/policy/__init__.py, in POLICIES": "POLICIES: dict[str, PolicyFactory] = {",
-    "tuner/program/job/jobspec.py, in POLICIES": "POLICIES = (",
+    "tuner/program/job/policies.py, in POLICIES": "    for entry in (\n",
     "tuner/figures/registry.py": "from tuner.errors import ShapewrightError\n",
     "tuner/figures/registry.py, in _SPECS": "_SPECS = (\n",
     "service/app.py": "from service.paths import UnderPrefix, parse_prefix\n",

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 import shapewright as sw
 from tests.compiled import built_problems
-from tests.every_op import ARGS, op_task, ragged_shapes
+from tests.every_op import op_task, ragged_shapes
 from tests.tuner.strategies import TAME_WORKLOADS
 from tuner.measure.verification.verify import Case
+from tuner.program.catalogue import OPS
 from tuner.program.job.build import workload_from_json
 from tuner.program.job.task import SearchTask
 from tuner.program.language.workload import ShapeVar, Workload
@@ -47,7 +48,7 @@ def problems_of(library: sw.Library, shapes: list[dict[str, int]]) -> list[str]:
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("op", sorted(ARGS))
+@pytest.mark.parametrize("op", sorted(OPS))
 def test_every_op_is_tuned_and_right_at_random_shapes(op: str, threads: int) -> None:
     task = op_task(op, threads=threads)
     library = sw.tune(task, trials=16, seconds=60).build()
@@ -55,7 +56,7 @@ def test_every_op_is_tuned_and_right_at_random_shapes(op: str, threads: int) -> 
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-@pytest.mark.parametrize("op", sorted(ARGS))
+@pytest.mark.parametrize("op", sorted(OPS))
 def test_short_floats_are_tuned_and_right_at_random_shapes(op: str, dtype: str) -> None:
     task = op_task(op, dtype=dtype)
     library = sw.tune(task, trials=8, seconds=60).build()
@@ -119,7 +120,7 @@ def test_random_kernels_of_random_contractions_are_right(seed: int) -> None:
         assert built_problems(task, space_of(task).sample(rng), shapes) == []
 
 
-@pytest.mark.parametrize("op", sorted(set(ARGS) - set(CONTRACTIONS)))
+@pytest.mark.parametrize("op", sorted(set(OPS) - set(CONTRACTIONS)))
 def test_random_kernels_of_every_op_are_right(op: str) -> None:
     rng = np.random.default_rng(0)
     for threads in (1, 2):

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from tuner.measure import KeptBuilds
-from tuner.program.job.jobspec import DEFAULT_POLICY, Budget
+from tuner.program.job.jobspec import Budget
+from tuner.program.job.policies import DEFAULT_POLICY
 from tuner.program.job.task import SearchTask
 from tuner.records import Phase
 from tuner.schedule import space_of

@@ -10,7 +10,8 @@ from functools import partial
 from typing import TypeVar
 
 from tuner.library.dispatcher import made_for
-from tuner.program.job.jobspec import DEFAULT_POLICY, Budget, parse_budget
+from tuner.program.job.jobspec import Budget, parse_budget
+from tuner.program.job.policies import DEFAULT_POLICY
 from tuner.program.language.workload import JsonObject
 from tuner.records import TuningRecord
 from tuner.schedule import rules_of

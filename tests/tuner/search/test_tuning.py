@@ -26,7 +26,8 @@ from tuner.schedule import layout_group
 from tuner.schedule.space import MicroKernel
 from tuner.search.final_set import TIE_RATIO
 from tuner.search.pipeline import FASTEST_READINGS
-from tuner.search.policy import POLICIES, EvolutionarySearch, EvolutionSettings, TheorySettings
+from tuner.search.policy import POLICIES, TheorySettings
+from tuner.search.policy.evolutionary import EvolutionarySearch, EvolutionSettings
 from tuner.search.tuning import Cancelled, VerificationFailed
 
 

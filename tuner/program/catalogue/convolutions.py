@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from tuner.errors import InvalidInput
 from tuner.program.catalogue.operators import GROUPS, LAYOUT, WINDOW, Op, Values
@@ -45,7 +46,7 @@ SPATIAL: Mapping[int, Spatial] = {
 }
 
 
-def conv(rank: int, name: str, note: str = "") -> Op:
+def conv(rank: int, name: str, note: str = "", *, example: Mapping[str, Any]) -> Op:
     """A convolution on ``rank`` spatial axes; ``note`` ends its docstring."""
     axes = SPATIAL[rank]
     window = ", ".join(axes.window)
@@ -73,10 +74,11 @@ def conv(rank: int, name: str, note: str = "") -> Op:
         padded={"x": 0.0},
         channel="o",
         variant=variant,
+        example=example,
     )
 
 
-def conv_transpose(rank: int, name: str) -> Op:
+def conv_transpose(rank: int, name: str, *, example: Mapping[str, Any]) -> Op:
     """The transpose: an element of x meets an element of the window where (p + pad - dilation*r) % stride == 0."""
     axes = SPATIAL[rank]
     window = ", ".join(axes.window)
@@ -114,6 +116,7 @@ def conv_transpose(rank: int, name: str) -> Op:
         channel="o",
         reads_outside=lambda settings: True,
         variant=variant,
+        example=example,
     )
 
 

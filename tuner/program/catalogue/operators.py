@@ -28,13 +28,15 @@ class Op:
     ``sizes`` gives extents that follow from the args, as expressions over args and settings. ``channel`` names the axis
     of the output that ``bias`` runs over. ``variant`` adds or replaces template values that depend on the settings.
     ``dtypes`` are of tensors that ``dtype`` is not meant for. ``padded`` holds where ``reads_outside`` says so: other
-    reads stay inside.
+    reads stay inside. ``example``: small, ragged args over the shape variables B, S and T, at which tests compile the
+    operator and compare it with the reference.
     """
 
     name: str
     doc: str
     args: tuple[str, ...]
     program: str
+    example: Mapping[str, Any] = field(kw_only=True)
     constant: tuple[str, ...] = ()
     settings: Mapping[str, Setting] = field(default_factory=dict)
     sizes: Mapping[str, str] = field(default_factory=dict)

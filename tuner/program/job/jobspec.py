@@ -14,6 +14,7 @@ from typing import Any, TypeGuard
 from tuner.errors import MAX_SHOWN, InvalidInput, shown
 from tuner.program.job.build import workload_from_json
 from tuner.program.job.layers import check_layers, items_of
+from tuner.program.job.policies import DEFAULT_POLICY, POLICIES
 from tuner.program.job.task import MAX_INSTANCES, SearchTask, parse_instances, parse_shape_vars, parse_target
 from tuner.program.job.webhook import parse_priority, parse_webhook
 from tuner.program.language.effort import limited
@@ -24,9 +25,6 @@ FIELDS = (
     *("name", "workload", "workloads", "shape_vars", "instances", "target", "targets"),
     *("threads", "device", "policy", "budget", "max_kernels", "seed", "priority", "webhook"),
 )
-POLICIES = ("evolutionary", "random", "annealing", "qlearning", "roller", "droplet", "theory")
-"""The names of tuner.search.policy.POLICIES, which may not be imported here."""
-DEFAULT_POLICY = "evolutionary"
 MAX_TASKS = 256
 MAX_NAME = 200
 """Characters of a job's name, and of a device key."""
@@ -172,9 +170,7 @@ def _task(
 ) -> SearchTask:
     threads, max_kernels = data.get("threads", 1), data.get("max_kernels", 8)
     try:
-        return SearchTask(
-            workload, shape_vars=variables, instances=instances, threads=threads, max_kernels=max_kernels
-        )
+        return SearchTask(workload, shape_vars=variables, instances=instances, threads=threads, max_kernels=max_kernels)
     except InvalidInput as error:
         raise _placed(error, "workload", field) from None
 
@@ -226,9 +222,9 @@ def parse_budget(data: object) -> Budget:
 
 def check_policy(policy: object) -> str:
     """The name of a search policy. Raises InvalidInput."""
-    if policy not in POLICIES:
+    if not isinstance(policy, str) or policy not in POLICIES:
         raise InvalidInput("policy", f"{shown(policy)} is not known", f"one of: {', '.join(POLICIES)}")
-    return str(policy)
+    return policy
 
 
 def _one_or_many(data: Mapping[str, Any], name: str, default: object = None) -> list[tuple[str, Any]]:

@@ -1,40 +1,24 @@
-"""Search policies: what to measure next. Each is a class in a file of its own and an entry of POLICIES."""
+"""Search policies: what to measure next. Each is a class in a file of its own, and an entry of the registry
+``tuner.program.job.policies``."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from importlib import import_module
 
 from tuner.errors import InvalidInput
+from tuner.program.job import policies as registry
 from tuner.program.job.task import SearchTask
 from tuner.schedule.space import KernelSpace
 from tuner.search.cost_model import CostModel
 from tuner.search.policy._base import SearchPolicy, Suggestion, suggestions_of
-from tuner.search.policy.annealing import AnnealingSearch, AnnealingSettings
-from tuner.search.policy.droplet import DropletSearch, DropletSettings
-from tuner.search.policy.evolutionary import EvolutionarySearch, EvolutionSettings
-from tuner.search.policy.qlearning import QLearningSearch, QLearningSettings
-from tuner.search.policy.random import RandomSearch
-from tuner.search.policy.roller import RollerSearch, RollerSettings
 from tuner.search.policy.theory import TheorySettings, dispatched
-from tuner.search.policy.theory_alone import TheoryAlone
 
 __all__ = [
     "POLICIES",
-    "AnnealingSearch",
-    "AnnealingSettings",
-    "DropletSearch",
-    "DropletSettings",
-    "EvolutionSettings",
-    "EvolutionarySearch",
     "PolicyFactory",
-    "QLearningSearch",
-    "QLearningSettings",
-    "RandomSearch",
-    "RollerSearch",
-    "RollerSettings",
     "SearchPolicy",
     "Suggestion",
-    "TheoryAlone",
     "TheorySettings",
     "dispatched",
     "make_policy",
@@ -43,16 +27,14 @@ __all__ = [
 
 PolicyFactory = Callable[[SearchTask, KernelSpace, CostModel, int], SearchPolicy]
 
-POLICIES: dict[str, PolicyFactory] = {
-    "evolutionary": EvolutionarySearch,
-    "random": RandomSearch,
-    "annealing": AnnealingSearch,
-    "qlearning": QLearningSearch,
-    "roller": RollerSearch,
-    "droplet": DropletSearch,
-    "theory": TheoryAlone,
-}
-"""Policies by the name that a job gives. tuner.program.job.jobspec repeats the names: it may not import this."""
+
+def _loaded(where: str) -> PolicyFactory:
+    module, _, name = where.partition(":")
+    return getattr(import_module(module), name)  # type: ignore[no-any-return]
+
+
+POLICIES: dict[str, PolicyFactory] = {name: _loaded(entry.where) for name, entry in registry.POLICIES.items()}
+"""The class of each policy, by the name that a job gives."""
 
 
 def make_policy(

@@ -20,7 +20,7 @@ class RandomSearch(BasePolicy):
         self, task: SearchTask, space: KernelSpace, model: CostModel, seed: int = 0,
         settings: TheorySettings | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(task, space, model, seed, settings or TheorySettings())
+        super().__init__(task, space, model, seed, settings)
         self._weighted = [index for index, instance in enumerate(task.instances) if instance.weight > 0]
         self._turn = 0
 

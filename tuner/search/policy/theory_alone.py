@@ -7,22 +7,12 @@ that theory gives it, and with those of the others at the ends and in the middle
 
 from __future__ import annotations
 
-from tuner.program.job.task import SearchTask
-from tuner.schedule.space import KernelSpace
-from tuner.search.cost_model import CostModel
 from tuner.search.policy._base import Pick
-from tuner.search.policy.theory import TheorySettings
 from tuner.search.policy.theory_first import BasePolicy
 
 
 class TheoryAlone(BasePolicy):
     """Ends once every pair of theory's round was measured; goes on with what is missing where a budget cut it off."""
-
-    def __init__(
-        self, task: SearchTask, space: KernelSpace, model: CostModel, seed: int = 0,
-        settings: TheorySettings | None = None,
-    ) -> None:  # fmt: skip
-        super().__init__(task, space, model, seed, settings or TheorySettings())
 
     def _next(self, trials: int, devices: int) -> list[Pick]:
         rest = [

@@ -25,9 +25,11 @@ class BasePolicy(ABC):
     """A SearchPolicy but for ``_next``: what to measure once theory's set was."""
 
     def __init__(
-        self, task: SearchTask, space: KernelSpace, model: CostModel, seed: int, theory: TheorySettings
-    ) -> None:
-        self._task, self._space, self._model, self._theory_settings = task, space, model, theory
+        self, task: SearchTask, space: KernelSpace, model: CostModel, seed: int = 0,
+        settings: TheorySettings | None = None,
+    ) -> None:  # fmt: skip
+        self._task, self._space, self._model = task, space, model
+        self._theory_settings = settings or TheorySettings()
         self._rng = np.random.default_rng(seed)
         self._shapes = [instance.shape for instance in task.instances]
         weights = np.array([instance.weight for instance in task.instances])

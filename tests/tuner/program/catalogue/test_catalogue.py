@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.every_op import RANGES
 from tests.tuner.program_strategies import op_args
 from tuner.errors import InvalidInput
 from tuner.program.catalogue import EPILOGUES, OPS, op_named
@@ -17,7 +18,7 @@ from tuner.program.language.workload import Workload
 WINDOWED = {"b": 2, "c": 4, "h": 9, "w": 8, "r": 3, "s": 2}
 CONV = {**WINDOWED, "o": 6}
 
-# op -> args, then operands in order: (name, shape), * for constants; the last is the output.
+# What is promised: op -> args, then operands in order: (name, shape), * for constants; the last is the output.
 TABLE: dict[str, tuple[dict[str, Any], list[tuple[str, tuple[int, ...]]]]] = {
     "dense": ({"m": 5, "n": 7, "k": 3}, [("x", (5, 3)), ("w*", (7, 3)), ("out", (5, 7))]),
     "matmul": ({"m": 5, "n": 7, "k": 3}, [("x", (5, 3)), ("y", (3, 7)), ("out", (5, 7))]),
@@ -94,22 +95,17 @@ def operands(workload: Workload) -> list[tuple[str, tuple[int, ...]]]:
     return [(tensor.name + "*" * tensor.constant, tensor.shape({})) for tensor in workload.operands]
 
 
-def test_the_table_holds_every_operator() -> None:
-    assert set(TABLE) == set(OPS)
-
-
 @pytest.mark.parametrize("op", sorted(TABLE))
 def test_operands_stand_in_the_order_and_shapes_of_the_contract(op: str) -> None:
     args, expected = TABLE[op]
     assert operands(make_workload(op, args)) == expected
 
 
-@pytest.mark.parametrize("op", sorted(OPS))
+@pytest.mark.parametrize("op", sorted(TABLE))
 def test_the_args_are_those_of_the_contract(op: str) -> None:
     given = [name for name in TABLE[op][0] if name not in OPS[op].settings]
     spatial = {"conv2d": "b c h w o r s", "attention": "b h i j d", "moe_dense": "t e n k", "bilinear": "b o i j"}
     assert sorted(OPS[op].args) == sorted(given)
-    assert OPS[op].doc
     if op in spatial:
         assert " ".join(OPS[op].args) == spatial[op]
 
@@ -124,6 +120,13 @@ def test_defaults_are_those_of_the_contract() -> None:
     assert OPS["layer_norm"].settings["eps"].default == OPS["rms_norm"].settings["eps"].default == 1e-5
     assert OPS["attention"].settings["causal"].default is False
     assert repr(1 / math.sqrt(6)) in str(make_workload("attention", TABLE["attention"][0]).program)
+
+
+@pytest.mark.parametrize("op", sorted(OPS))
+def test_an_operator_says_what_it_is_and_brings_an_example(op: str) -> None:
+    assert OPS[op].doc
+    assert set(OPS[op].args) <= set(OPS[op].example) <= {*OPS[op].args, *OPS[op].settings}
+    assert set() < make_workload(op, OPS[op].example).variables <= set(RANGES)
 
 
 @pytest.mark.parametrize("op", sorted(OPS))

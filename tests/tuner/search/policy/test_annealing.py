@@ -14,8 +14,8 @@ from tuner.schedule import space_of
 from tuner.schedule.space import MicroKernel
 from tuner.search.cost_model import PairCostModel
 from tuner.search.observations import Measured
-from tuner.search.policy import AnnealingSearch, AnnealingSettings, TheorySettings
-from tuner.search.policy.annealing import most_covering
+from tuner.search.policy import TheorySettings
+from tuner.search.policy.annealing import AnnealingSearch, AnnealingSettings, most_covering
 from tuner.search.policy.set_so_far import Incumbents
 
 SPACE = space_of(TASK)

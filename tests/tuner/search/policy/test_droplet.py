@@ -11,8 +11,8 @@ from tuner.records import ErrorKind, MeasureResult
 from tuner.schedule import default_kernel, space_of
 from tuner.schedule.space import MicroKernel
 from tuner.search.cost_model import PairCostModel
-from tuner.search.policy import DropletSearch, DropletSettings, TheorySettings
-from tuner.search.policy.droplet import axes_between
+from tuner.search.policy import TheorySettings
+from tuner.search.policy.droplet import DropletSearch, DropletSettings, axes_between
 
 SPACE = space_of(TASK)
 SAFE = default_kernel(TASK)

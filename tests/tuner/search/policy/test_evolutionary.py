@@ -14,8 +14,9 @@ from tuner.records import MeasureResult
 from tuner.schedule import default_kernel, layout_group, space_of
 from tuner.schedule.space import MicroKernel
 from tuner.search.cost_model import PairCostModel
-from tuner.search.policy import EvolutionarySearch, EvolutionSettings, Suggestion, TheorySettings
+from tuner.search.policy import Suggestion, TheorySettings
 from tuner.search.policy.diverse import most_diverse
+from tuner.search.policy.evolutionary import EvolutionarySearch, EvolutionSettings
 
 QUICK = EvolutionSettings(population=48, generations=2, theory=TheorySettings(300))
 SAFE = default_kernel(TASK)

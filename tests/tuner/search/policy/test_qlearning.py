@@ -11,7 +11,8 @@ from tuner.records import ErrorKind, MeasureResult
 from tuner.schedule import space_of
 from tuner.schedule.space import MicroKernel
 from tuner.search.cost_model import PairCostModel
-from tuner.search.policy import QLearningSearch, QLearningSettings, TheorySettings
+from tuner.search.policy import TheorySettings
+from tuner.search.policy.qlearning import QLearningSearch, QLearningSettings
 
 SPACE = space_of(TASK)
 THEORY = TheorySettings(samples=200)

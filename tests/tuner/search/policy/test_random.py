@@ -11,7 +11,8 @@ from tuner.program.job.task import SearchTask
 from tuner.schedule import space_of
 from tuner.schedule.space import KernelSpace, MicroKernel, SearchSpace
 from tuner.search.cost_model import PairCostModel
-from tuner.search.policy import RandomSearch, TheorySettings
+from tuner.search.policy import TheorySettings
+from tuner.search.policy.random import RandomSearch
 
 SPACE = space_of(TASK)
 OWN = SPACE.spaces[0]

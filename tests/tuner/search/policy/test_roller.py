@@ -14,7 +14,8 @@ from tuner.program.job.task import SearchTask
 from tuner.schedule import space_of
 from tuner.schedule.space import MicroKernel
 from tuner.search.cost_model import PairCostModel
-from tuner.search.policy import RollerSearch, RollerSettings, Suggestion, TheorySettings
+from tuner.search.policy import Suggestion, TheorySettings
+from tuner.search.policy.roller import RollerSearch, RollerSettings
 
 SPACE = space_of(TASK)
 QUICK = RollerSettings(beam=3, tiles_per_instance=4, theory=TheorySettings(samples=200))

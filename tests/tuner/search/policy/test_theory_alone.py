@@ -6,7 +6,8 @@ from tests.fakes import TASK, measured
 from tuner.records import ErrorKind, MeasureResult
 from tuner.schedule import space_of
 from tuner.search.cost_model import PairCostModel
-from tuner.search.policy import TheoryAlone, TheorySettings
+from tuner.search.policy import TheorySettings
+from tuner.search.policy.theory_alone import TheoryAlone
 
 
 def policy() -> TheoryAlone:
