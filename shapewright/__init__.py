@@ -19,6 +19,7 @@ from tuner.program.language.workload import ShapeVar, Workload, WorkloadInstance
 
 if TYPE_CHECKING:
     from shapewright.client import Client
+    from shapewright.client_async import AsyncClient
     from shapewright.library import Library
     from shapewright.loading import load
     from shapewright.models.extract import extract
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from shapewright.snapshot.reading import Snapshot
 
 __all__ = [
+    "AsyncClient",
     "Client",
     "InvalidInput",
     "Library",
@@ -48,6 +50,7 @@ __all__ = [
 ]
 
 _LAZY = {
+    "AsyncClient": ("shapewright.client_async", "AsyncClient"),
     "Client": ("shapewright.client", "Client"),
     "Library": ("shapewright.library", "Library"),
     "PackedWeight": ("shapewright.packed", "PackedWeight"),
@@ -64,6 +67,8 @@ _LAZY = {
 
 def __getattr__(name: str) -> Any:
     """Parts with heavier dependencies are imported at their first use: a build script need not pay for a client."""
+    if name == "__version__":
+        return _version()
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module  # noqa: PLC0415
@@ -72,3 +77,17 @@ def __getattr__(name: str) -> Any:
     value = getattr(import_module(module), attribute) if attribute else import_module(module)
     globals()[name] = value
     return value
+
+
+def __dir__() -> list[str]:
+    """Also what is imported at its first use."""
+    return sorted({*globals(), *_LAZY, "__version__"} - {"TYPE_CHECKING", "Any", "annotations"})
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415
+
+    try:
+        return version("shapewright")
+    except PackageNotFoundError:
+        return "0"  # run from a source tree that was never installed

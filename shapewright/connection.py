@@ -12,10 +12,11 @@ import os
 import queue
 import ssl
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import anyio
 import httpx
 
 from shapewright.errors import BadEnvironment, ServiceError
@@ -29,14 +30,27 @@ PATIENCE_S, SLOWEST_BYTES_S = 60.0, 32 << 10
 """The time that an answer may take, and the bytes for each of which it may take a second more."""
 
 
+Transport = TypeVar("Transport", bound="_Patient | _PatientAsync")
+
+
 def open_http(url: str, headers: dict[str, str]) -> httpx.Client:
     """Raises httpx.InvalidURL, UnicodeEncodeError for a header, BadEnvironment on the variable that is wrong."""
+    base, transport = _transport(url, _Patient)
+    return httpx.Client(base_url=base, headers=headers, timeout=TIMEOUT, trust_env=False, transport=transport)
+
+
+def open_async_http(url: str, headers: dict[str, str]) -> httpx.AsyncClient:
+    """Raises as ``open_http`` does."""
+    base, transport = _transport(url, _PatientAsync)
+    return httpx.AsyncClient(base_url=base, headers=headers, timeout=TIMEOUT, trust_env=False, transport=transport)
+
+
+def _transport(url: str, kind: Callable[..., Transport]) -> tuple[httpx.URL, Transport]:
     base = _address(url)
     variable, proxy = _proxy_of(base)
     try:
         trusted = _trusted() if base.scheme == "https" else _none_trusted()
-        transport = _Patient(verify=trusted, trust_env=False, proxy=proxy)
-        return httpx.Client(base_url=base, headers=headers, timeout=TIMEOUT, trust_env=False, transport=transport)
+        return base, kind(verify=trusted, trust_env=False, proxy=proxy)
     except ImportError:
         problem = "names a SOCKS proxy, and the package for these is not installed"
         raise BadEnvironment(variable, problem, f"pip install 'httpx[socks]', or {_without(variable, base)}") from None
@@ -65,6 +79,19 @@ class _Patient(httpx.HTTPTransport):
             outcome.put(super().handle_request(request))
         except BaseException as error:  # raised again by who waits
             outcome.put(error)
+
+
+class _PatientAsync(httpx.AsyncHTTPTransport):
+    """Waits PATIENCE_S for the head of an answer in all, as ``_Patient`` does."""
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        if "transfer-encoding" in request.headers:
+            return await super().handle_async_request(request)
+        try:
+            with anyio.fail_after(PATIENCE_S):
+                return await super().handle_async_request(request)
+        except TimeoutError:
+            raise httpx.ReadTimeout(f"no answer within {PATIENCE_S:g} s", request=request) from None
 
 
 def _address(text: str) -> httpx.URL:
@@ -184,26 +211,40 @@ def read_json(content: bytes, url: str) -> Fields:
 
 def read_whole(response: httpx.Response, most: int, clock: Callable[[], float]) -> httpx.Response:
     """The answer with its content, which has ``most`` bytes at most. Raises ServiceError, httpx.HTTPError."""
-    most = most if response.is_success else MAX_PROBLEM
-    content, began_s = bytearray(), clock()
+    coming = _Coming(response, most, clock)
     for piece in response.iter_bytes():
-        content += piece
-        if len(content) > most:
-            raise ServiceError(f"{response.url} answers with more than {most} bytes; is it a Shapewright service?")
-        if clock() - began_s > PATIENCE_S + len(content) / SLOWEST_BYTES_S:
-            raise ServiceError(f"{response.url} takes too long for its answer ({len(content)} bytes); try again later")
-    coded = ("content-encoding", "content-length", "transfer-encoding")
-    headers = [(name, value) for name, value in response.headers.multi_items() if name.lower() not in coded]
-    return httpx.Response(response.status_code, headers=headers, content=bytes(content), request=response.request)
+        coming.add(piece)
+    return coming.whole()
 
 
-def lines_of(pieces: Iterator[bytes], most: int) -> Iterator[str]:
-    """The lines of a text that comes in pieces. Raises ServiceError for one of more than ``most`` bytes."""
-    rest = b""
-    for piece in pieces:
-        *whole, rest = (rest + piece.replace(b"\r\n", b"\n")).split(b"\n")
-        yield from (line.removesuffix(b"\r").decode(errors="replace") for line in whole)
-        if len(rest) > most:
-            raise ServiceError(f"the service sends a line of more than {most} bytes; is it a Shapewright service?")
-    if rest:
-        yield rest.decode(errors="replace")
+async def read_whole_async(response: httpx.Response, most: int, clock: Callable[[], float]) -> httpx.Response:
+    """``read_whole`` of an answer that is awaited."""
+    coming = _Coming(response, most, clock)
+    async for piece in response.aiter_bytes():
+        coming.add(piece)
+    return coming.whole()
+
+
+class _Coming:
+    """An answer as it comes. ``add`` raises ServiceError once it is too large or too slow."""
+
+    def __init__(self, response: httpx.Response, most: int, clock: Callable[[], float]) -> None:
+        self._response, self._clock = response, clock
+        self._most = most if response.is_success else MAX_PROBLEM
+        self._content, self._began_s = bytearray(), clock()
+
+    def add(self, piece: bytes) -> None:
+        self._content += piece
+        url, size = self._response.url, len(self._content)
+        if size > self._most:
+            raise ServiceError(f"{url} answers with more than {self._most} bytes; is it a Shapewright service?")
+        if self._clock() - self._began_s > PATIENCE_S + size / SLOWEST_BYTES_S:
+            raise ServiceError(f"{url} takes too long for its answer ({size} bytes); try again later")
+
+    def whole(self) -> httpx.Response:
+        coded = ("content-encoding", "content-length", "transfer-encoding")
+        response = self._response
+        headers = [(name, value) for name, value in response.headers.multi_items() if name.lower() not in coded]
+        return httpx.Response(
+            response.status_code, headers=headers, content=bytes(self._content), request=response.request
+        )

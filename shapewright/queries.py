@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from tuner.errors import InvalidInput
@@ -17,6 +19,10 @@ WorkloadLike = str | SearchTask | Workload | Mapping[str, Any]
 """A workload's key, something that has one, or the content of a job file for one workload."""
 RangesLike = str | Ranges
 """``T=1..512``, ``T=8..512:8``, or ``{"T": (1, 512)}``, ``{"T": range(8, 513, 8)}``. Without a step the ends count."""
+
+DEFAULT_BUDGET = {"trials": 256, "seconds": 180}
+"""Of a search task that is submitted without one: that of the example in the reference."""
+JOB_SUFFIXES = (".yaml", ".yml", ".json")
 
 
 def part(name: str) -> str:
@@ -61,6 +67,28 @@ def task_of(workload: WorkloadLike) -> SearchTask | None:
         workload_of(workload)
         return parse_job(workload).tasks[0]
     return None
+
+
+def submitted(job: SearchTask | Mapping[str, Any] | str | bytes | Path, fields: Mapping[str, Any]) -> tuple[bytes, str]:
+    """The body that submits a job, and its media type.
+
+    A text on one line that ends as the name of a job file does is a path. Raises InvalidInput, OSError.
+    """
+    if isinstance(job, SearchTask):
+        job = {"budget": DEFAULT_BUDGET, **job.to_json()}
+    if isinstance(job, Mapping):
+        return json.dumps({**job, **fields}).encode(), "application/json"
+    if fields:
+        remedy = "write them into the file, or give a search task or a mapping"
+        raise InvalidInput(next(iter(fields)), "a job file has its own fields", remedy)
+    if isinstance(job, str) and "\n" not in job and Path(job).suffix in JOB_SUFFIXES:
+        job = Path(job)
+    if isinstance(job, Path):
+        return job.read_bytes(), "application/yaml"
+    if not isinstance(job, str | bytes):
+        problem = f"{type(job).__name__} is no job"
+        raise InvalidInput("job", problem, "a SearchTask, a mapping, the path of a job file, or its text")
+    return job.encode() if isinstance(job, str) else job, "application/yaml"
 
 
 def library_query(

@@ -1,9 +1,9 @@
-"""Server-sent events, read from the lines of a response."""
+"""Server-sent events, read from the pieces of a response."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 from shapewright.errors import ServiceError
 
@@ -19,26 +19,36 @@ class Frame:
 
 
 MAX_EVENT = 4 << 20
-"""Characters of one event."""
+"""Bytes of one event, and of one line."""
 
 
-def frames(lines: Iterable[str], most: int = MAX_EVENT) -> Iterator[Frame]:
-    """The complete frames of a stream. An incomplete one at the end is dropped, as the standard says.
+@dataclass
+class Frames:
+    """Reads a stream. An incomplete frame at its end is dropped, as the standard says."""
 
-    Raises ServiceError for one of more than ``most`` characters.
-    """
-    fields: dict[str, list[str]] = {}
-    size = 0
-    for line in lines:
-        size = size + len(line) + 1 if line else 0
-        if size > most:
-            raise ServiceError(f"an event has more than {most} characters; is this URL a Shapewright service?")
+    most: int = MAX_EVENT
+    _rest: bytes = b""
+    _fields: dict[str, list[str]] = field(default_factory=dict)
+    _size: int = 0
+
+    def feed(self, piece: bytes) -> Iterator[Frame]:
+        """The frames that ``piece`` completes. Raises ServiceError for one of more than ``most`` bytes."""
+        *lines, self._rest = (self._rest + piece).split(b"\n")
+        for line in lines:
+            yield from self._take(line.removesuffix(b"\r"))
+        if len(self._rest) > self.most:
+            raise ServiceError(f"the service sends a line of more than {self.most} bytes; is it a Shapewright service?")
+
+    def _take(self, line: bytes) -> Iterator[Frame]:
+        self._size = self._size + len(line) + 1 if line else 0
+        if self._size > self.most:
+            raise ServiceError(f"an event has more than {self.most} bytes; is this URL a Shapewright service?")
         if line:
-            name, _, value = line.partition(":")
-            fields.setdefault(name or "comment", []).append(value.removeprefix(" "))
-        elif fields:
-            yield _frame(fields)
-            fields = {}
+            name, _, value = line.decode(errors="replace").partition(":")
+            self._fields.setdefault(name or "comment", []).append(value.removeprefix(" "))
+        elif self._fields:
+            yield _frame(self._fields)
+            self._fields = {}
 
 
 def _frame(fields: dict[str, list[str]]) -> Frame:

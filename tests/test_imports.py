@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pydoc
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -88,6 +90,7 @@ def test_a_library_is_used_without_the_compiler() -> None:
 
 def test_the_public_surface_is_this() -> None:
     assert sw.__all__ == [
+        "AsyncClient",
         "Client",
         "InvalidInput",
         "Library",
@@ -110,6 +113,20 @@ def test_the_public_surface_is_this() -> None:
     assert sw.ops.__all__ == sorted([*OPS, "program"])
     for name in OPS:
         assert getattr(sw.ops, name) is OPS[name]
+
+
+def test_what_is_imported_at_its_first_use_is_listed() -> None:
+    listed = dir(sw)
+    assert {*sw.__all__, "torch", "relax", "__version__"} <= set(listed)
+    assert sw.__version__ == version("shapewright")
+
+
+def test_help_of_an_operator_has_its_signature_its_doc_and_its_settings() -> None:
+    text = pydoc.plain(pydoc.render_doc(sw.ops.conv2d))
+    assert "conv2d(b, c, h, w, o, r, s, stride=1, pad=0" in text
+    for name, setting in sw.ops.conv2d.settings.items():
+        assert f"{name}: {setting.doc}" in text
+    assert sw.ops.dense.program in pydoc.plain(pydoc.render_doc(sw.ops.dense))
 
 
 def test_a_name_that_is_none_says_so() -> None:

@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from docs.tools.markdown import code, prose, sentence, table
+from shapewright.steps import each, request
 from tuner import errors
 from tuner.records import DISQUALIFYING, ErrorKind
 
@@ -82,8 +83,10 @@ def _methods(value: type) -> Iterator[tuple[str, str, str]]:
         is_own = not name.startswith("_") or name == "__call__"
         if is_own and isinstance(plain, property) and plain.__doc__:
             yield name, "", sentence(plain.__doc__)
-        elif is_own and inspect.isfunction(plain) and plain.__doc__:
-            yield name, _signature(plain), sentence(plain.__doc__)
+            continue
+        function = plain.__get__(None, value) if isinstance(plain, request | each) else plain
+        if is_own and inspect.isfunction(function) and function.__doc__:
+            yield name, _signature(function), sentence(function.__doc__)
 
 
 def _signature(value: Any) -> str:

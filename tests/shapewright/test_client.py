@@ -15,11 +15,13 @@ import pytest
 from service.settings import Settings
 from shapewright import download
 from shapewright.client import BadDownload, Client, NotAllowed, Refused, ServiceNotFound, ServiceUnreachable
+from shapewright.queries import DEFAULT_BUDGET
 from tests.serving import JOB, lease, register_local, serving, small_dispatcher, store_library
 from tuner.errors import InvalidInput
 from tuner.library.dispatcher import Dispatcher
 from tuner.library.package import LibraryFiles, package
 from tuner.program.job.jobspec import parse_job
+from tuner.program.job.task import SearchTask
 from tuner.program.language.workload import WorkloadInstance
 from tuner.records import MeasureResult
 from tuner.schedule.space import MicroKernel
@@ -71,6 +73,27 @@ def test_a_job_is_submitted_shown_cancelled_and_resumed(client: Client) -> None:
 def test_a_job_can_be_the_text_of_its_file(client: Client) -> None:
     first = client.submit(json.dumps(JOB, indent=2), idempotency_key="k")
     assert client.submit(JOB, idempotency_key="k")["id"] == first["id"]
+
+
+def test_a_job_can_be_a_search_task_a_mapping_or_a_path(client: Client, tmp_path: Path) -> None:
+    task = parse_job(JOB).tasks[0]
+    made = client.submit(task)
+    assert SearchTask.from_json(made["tasks"][0]["task"]).workload == task.workload
+    assert made["spec"]["budget"] == DEFAULT_BUDGET
+    assert client.submit(task, budget={"trials": 3}, name="mine")["spec"]["budget"] == {"trials": 3}
+    file = tmp_path / "job.yaml"
+    file.write_text(json.dumps(JOB))
+    assert client.submit(file)["spec"] == client.submit(str(file))["spec"] == client.submit(JOB)["spec"]
+    assert client.submit(JOB, budget={"trials": 3})["spec"] == {**JOB, "budget": {"trials": 3}}
+
+
+def test_what_is_no_job_says_what_would_be(client: Client, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=r"int is no job.*SearchTask"):
+        client.submit(7)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match="budget: a job file has its own fields"):
+        client.submit(json.dumps(JOB), budget={"trials": 3})
+    with pytest.raises(FileNotFoundError, match=r"none\.yaml"):
+        client.submit(str(tmp_path / "none.yaml"))
 
 
 def test_a_list_longer_than_a_page_is_followed(client: Client) -> None:

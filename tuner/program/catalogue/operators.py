@@ -21,15 +21,16 @@ class Setting:
     """The value in the form that templates use; raises ValueError with what would do."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Op:
-    """An operator of the catalogue.
+    """An operator of the catalogue. ``help(op)`` shows its args, settings and program.
 
     ``sizes`` gives extents that follow from the args, as expressions over args and settings. ``channel`` names the axis
     of the output that ``bias`` runs over. ``variant`` adds or replaces template values that depend on the settings.
     ``dtypes`` are of tensors that ``dtype`` is not meant for. ``padded`` holds where ``reads_outside`` says so: other
     reads stay inside. ``example``: small, ragged args over the shape variables B, S and T, at which tests compile the
-    operator and compare it with the reference.
+    operator and compare it with the reference. ``synonyms`` are what others call it: an error about an unknown operator
+    suggests it for them.
     """
 
     name: str
@@ -46,9 +47,31 @@ class Op:
     channel: str | None = None
     reads_outside: Callable[[Values], bool] = lambda settings: settings["pad"] > 0
     variant: Callable[[Mapping[str, DimExpr], Values], Values] | None = None
+    synonyms: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        # An instance's own docstring is what help() shows of it.
+        object.__setattr__(self, "__doc__", self._described())
 
     def __str__(self) -> str:
         return self.name
+
+    def __repr__(self) -> str:
+        """``conv2d(b, c, h, w, o, r, s, stride=1, pad=0, ...)``: its args, and its settings with their defaults."""
+        settings = (f"{name}={setting.default!r}" for name, setting in self.settings.items())
+        return f"{self.name}({', '.join([*self.args, *settings])})"
+
+    def _described(self) -> str:
+        """Its doc, args, settings, program and constants, below the signature that ``repr`` gives."""
+        lines = [self.doc, "", f"args, the extents, integers or expressions of shape variables: {', '.join(self.args)}"]
+        for name, setting in self.settings.items():
+            lines.append(f"{name}: {setting.doc} (default {setting.default})")
+        # Templates of several forms are no program before their settings are put in.
+        if "{" not in self.program:
+            lines += ["program:", *(f"    {line}" for line in self.program.split("\n"))]
+        if self.constant:
+            lines.append(f"constant, packed once by library.pack: {', '.join(self.constant)}")
+        return "\n".join([*lines, f"as in SearchTask(sw.ops.{self.name}, args={{...}}, shape_vars=[...])"])
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,190 @@
+"""Requests about jobs, what is known, and records: one definition of each for both kinds of client."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from shapewright.connection import Fields, read_json
+from shapewright.errors import ServiceUnreachable
+from shapewright.queries import WorkloadLike, key_of, part, submitted, symbols_text, task_of
+from shapewright.sse import Frames
+from shapewright.steps import Each, Item, Open, Pause, Piece, Steps, ask, each, request
+from tuner.program.job.task import SearchTask
+from tuner.program.language.workload import JsonObject
+
+# An open stream is never silent for longer than 15 s: the service sends comments to keep it alive.
+STREAM_TIMEOUT = httpx.Timeout(45.0, connect=5.0)
+# A service stores what it is sent before it takes more.
+IMPORT_TIMEOUT = httpx.Timeout(120.0, connect=5.0)
+LONGEST_PAUSE_S = 5.0
+END_COMMENT = "end"
+PAGE = 200
+
+
+class JobRequests:
+    """For a class that sends requests to ``url``."""
+
+    url: str
+    _clock: Callable[[], float]
+
+    @request
+    def submit(
+        self,
+        /,
+        job: SearchTask | Mapping[str, Any] | str | bytes | Path,
+        idempotency_key: str | None = None,
+        **fields: Any,
+    ) -> Steps[JsonObject]:
+        """Submit a job: a search task, the parsed content of a job file, its text in YAML or JSON, or its path.
+
+        ``fields`` are those of a job file that come beside a search task or a mapping, as in
+        ``submit(task, budget={"trials": 64})``. With an idempotency key the same submission may be repeated, and gives
+        the same job. Returns the job as stored.
+        """
+        headers = {} if idempotency_key is None else {"Idempotency-Key": idempotency_key}
+        content, media_type = submitted(job, fields)
+        headers["Content-Type"] = media_type
+        return (yield from self._whole((yield from ask("POST", "/v1/jobs", content=content, headers=headers))))
+
+    @request
+    def job(self, job_id: str) -> Steps[JsonObject]:
+        """A job with all its search tasks, what was submitted, and the summary of the search so far.
+
+        Of a very large job ``spec`` lacks its largest fields (``spec_complete`` is false then).
+        """
+        return (yield from self._whole((yield from ask("GET", f"/v1/jobs/{part(job_id)}"))))
+
+    def _whole(self, job: JsonObject) -> Steps[JsonObject]:
+        """The job with all its search tasks: an answer has no more than the first of many."""
+        while (first := job.get("tasks_next")) is not None:
+            page = yield from ask("GET", f"/v1/jobs/{part(job['id'])}/tasks", params={"first": first})
+            job["tasks"] += page.rows("items")
+            job["tasks_next"] = page["next"]
+        return job
+
+    @request
+    def jobs(self, state: str | None = None, limit: int = 100) -> Steps[list[JsonObject]]:
+        """The newest jobs, at most ``limit`` of them."""
+        return (yield from items("/v1/jobs", limit, state=state))
+
+    @request
+    def cancel(self, job_id: str) -> Steps[JsonObject]:
+        """Ask a job to stop; what it has measured is kept."""
+        return (yield from ask("POST", f"/v1/jobs/{part(job_id)}/cancel"))
+
+    @request
+    def resume(self, job_id: str) -> Steps[JsonObject]:
+        """Put a cancelled or failed job back in the queue, with everything it has measured."""
+        return (yield from ask("POST", f"/v1/jobs/{part(job_id)}/resume"))
+
+    @each
+    def trials(self, job_id: str, after: int = 0) -> Each[JsonObject]:
+        """Every trial stored so far with ``seq`` above ``after``, in order."""
+        while True:
+            page = yield from ask("GET", f"/v1/jobs/{part(job_id)}/trials", params={"after": after})
+            for row in page.rows("items"):
+                yield Item(row)
+            if page["after"] == after:
+                return
+            after = page["after"]
+
+    @each
+    def events(self, job_id: str, after: int = 0, retry_s: float = 60.0, *, follow: bool = True) -> Each[JsonObject]:
+        """The events of a job until it has ended, stored ones first; each is ``{"seq", "kind", "data", ...}``.
+
+        Without ``follow`` only those that are stored. A broken stream is resumed after its last event. Raises
+        ServiceUnreachable when the service has not answered for ``retry_s`` seconds.
+        """
+        lost_at, pause_s = self._clock(), 0.1
+        path = f"/v1/jobs/{part(job_id)}/events" + ("" if follow else "?follow=false")
+        while True:
+            frames = Frames()
+            headers = {"Last-Event-ID": str(after), "Accept": "text/event-stream"}
+            try:
+                yield Open(path, {"headers": headers, "timeout": STREAM_TIMEOUT})
+                while (piece := (yield Piece())) is not None:
+                    for frame in frames.feed(piece):
+                        lost_at, pause_s = self._clock(), 0.1
+                        if frame.comment == END_COMMENT:
+                            return
+                        if frame.data:
+                            event = read_json(frame.data.encode(), self.url)
+                            yield Item(event)
+                            after = event["seq"]
+            except ServiceUnreachable:
+                if self._clock() - lost_at > retry_s:
+                    raise
+            yield Pause(pause_s)
+            pause_s = min(LONGEST_PAUSE_S, 2 * pause_s)
+
+    @request
+    def devices(self) -> Steps[list[JsonObject]]:
+        """The devices that ever registered."""
+        return (yield from ask("GET", "/v1/devices")).rows("items")
+
+    @request
+    def best(
+        self,
+        workload: WorkloadLike,
+        shape: Mapping[str, int] | str,
+        target: str | None = None,
+        threads: int | None = None,
+        job: str | None = None,
+    ) -> Steps[JsonObject]:
+        """The best known micro-kernel for a shape: ``{"match", "kernel", "latency_s", "predicted_latency_s", ...}``.
+
+        The shape is in the shape variables of ``workload`` or, of a key, in the workload's symbols. A search task and
+        a job bring their target and their threads; others are of the newest target and one thread. With ``job`` only
+        of what that one measured and built.
+        """
+        task = task_of(workload)
+        if task is not None:
+            target = target or (task.target.fingerprint if task.target else None)
+            threads = threads or task.threads
+        params = {"shape": symbols_text(workload, shape), "target": target, "threads": threads, "job": job}
+        return (yield from ask("GET", f"/v1/workloads/{key_of(workload)}/best", params=params))
+
+    @request
+    def lookup(self, queries: Sequence[Mapping[str, Any]]) -> Steps[list[JsonObject]]:
+        """The best kernel for each of up to 1,000 queries: ``{"best": as of best, "problem": null}``, or the other way
+        round for one that cannot be answered.
+
+        A query is ``{"workload": as in a job, "shape", "target", "threads", "job"}``, or has a ``workload_key``.
+        """
+        body = {"queries": [dict(query) for query in queries]}
+        return (yield from ask("POST", "/v1/lookup", json=body)).rows("answers")
+
+    @each
+    def export_records(self, workloads: Sequence[WorkloadLike] = ()) -> Each[bytes]:
+        """Every record (of these workloads, if any are named) as JSON lines, in pieces as they arrive."""
+        params = {"workload": [key_of(workload) for workload in workloads]}
+        yield Open("/v1/records", {"params": params, "timeout": STREAM_TIMEOUT})
+        while (piece := (yield Piece())) is not None:
+            yield Item(piece)
+
+    @request
+    def import_records(self, lines: Iterable[bytes]) -> Steps[JsonObject]:
+        """Import what ``export_records`` gave, in pieces of any size: ``{"added", "known"}``.
+
+        Importing twice adds nothing. Imported records decide nothing until the service's own devices measured them.
+        """
+        headers = {"Content-Type": "application/jsonl"}
+        return (yield from ask("POST", "/v1/records", content=iter(lines), headers=headers, timeout=IMPORT_TIMEOUT))
+
+
+def items(path: str, limit: int, **params: object) -> Steps[list[JsonObject]]:
+    """The first ``limit`` items of a list that comes in pages."""
+    found: list[JsonObject] = []
+    cursor: str | None = None
+    while len(found) < limit:
+        asked = {**params, "cursor": cursor, "limit": min(PAGE, limit - len(found))}
+        page: Fields = yield from ask("GET", path, params=asked)
+        found += page.rows("items")
+        cursor = page["cursor"]
+        if cursor is None:
+            break
+    return found
