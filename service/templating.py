@@ -1,4 +1,5 @@
-"""HTML pages from Jinja2 templates. ``url(path)`` in a template is a path of this service, under its prefix."""
+"""HTML pages from Jinja2 templates. ``url(path)`` in a template is a path of this service, under its prefix; ``caller``
+is the key of whoever asks, None if there is none."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ from starlette.types import Scope
 from service.paths import url_for_path
 from service.security import HEADERS
 from tuner.figures.html import NO_FILTERS, html_environment
+from tuner.storage import ApiKey
 
 SHARED = Path(__file__).parent / "templates"
 NO_STORE = {"Cache-Control": "no-store"}
@@ -33,7 +35,14 @@ class Templates:
         headers: Mapping[str, str] = NO_HEADERS,
         **values: object,
     ) -> HTMLResponse:
-        url = partial(url_for_path, request)
-        text = self._environment.get_template(template).render(url=url, root=url(""), **values)
+        url, caller = partial(url_for_path, request), caller_of(request)
+        text = self._environment.get_template(template).render(url=url, root=url(""), caller=caller, **values)
         # The security headers too: an error's page is sent from outside the middleware that adds them to all others.
         return HTMLResponse(text, status, {**HEADERS, **NO_STORE, **headers})
+
+
+def caller_of(request: HTTPConnection | Scope) -> ApiKey | None:
+    """The key that a request came with; None before it was authenticated."""
+    scope = request.scope if isinstance(request, HTTPConnection) else request
+    key: ApiKey | None = scope.get("state", {}).get("api_key")
+    return key

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
+
+from markupsafe import Markup
 
 from service.templating import Templates
 from service.times import parse_time
@@ -42,6 +45,24 @@ def clock(iso: str | None) -> str:
     return f"{time:%Y-%m-%d %H:%M:%S} UTC" if time else NOTHING
 
 
+def ago(iso: str | None) -> str | Markup:
+    """How long ago a time of the database's was, the time itself on hover; scripts keep it up to date."""
+    time = parse_time(iso)
+    if time is None:
+        return NOTHING
+    passed = format_ago((datetime.now(UTC) - time).total_seconds())
+    return Markup('<time class="ago" datetime="{}" title="{}">{}</time>').format(iso, clock(iso), passed)
+
+
+def format_ago(seconds_ago: float) -> str:
+    """In the largest unit that there is one of: ``3 min ago``, ``2 d ago``; ``in 5 h`` of a time to come."""
+    size, unit = next((each for each in UNITS if abs(seconds_ago) >= each[0]), UNITS[-1])
+    number = int(abs(seconds_ago) / size)
+    return f"{number} {unit} ago" if seconds_ago >= 0 else f"in {number} {unit}"
+
+
+UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+
 FILTERS: Mapping[str, Callable[..., object]] = {
     "seconds": seconds,
     "age": age,
@@ -49,5 +70,6 @@ FILTERS: Mapping[str, Callable[..., object]] = {
     "count": count,
     "share": share,
     "clock": clock,
+    "ago": ago,
 }
 TEMPLATES = Templates(FOLDER / "templates", FILTERS)

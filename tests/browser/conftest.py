@@ -18,7 +18,7 @@ from tests.serving import register_local, serving
 from tuner.storage.sql import Storage, open_storage
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Response
+    from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Playwright, Response
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
@@ -35,13 +35,21 @@ def browser() -> Iterator[Browser]:
         from playwright.sync_api import sync_playwright  # noqa: PLC0415  (only here may it be missing)
     except ImportError:
         pytest.skip("playwright is not installed: pip install 'shapewright[dev]'")
-    program = next(filter(None, map(shutil.which, PROGRAMS)), None)
-    if program is None:
+    if chromium() is None:
         pytest.skip("no Chromium is on PATH: apt-get install chromium")
     with sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=program, args=list(FLAGS))
+        launched = launch(playwright)
         yield launched
         launched.close()
+
+
+def chromium() -> str | None:
+    """The system's own, if there is one."""
+    return next(filter(None, map(shutil.which, PROGRAMS)), None)
+
+
+def launch(playwright: Playwright) -> Browser:
+    return playwright.chromium.launch(executable_path=chromium(), args=list(FLAGS))
 
 
 @dataclass
@@ -98,8 +106,6 @@ def url(storage: Storage) -> Iterator[str]:
         yield at
 
 
-
-
 @pytest.fixture
 def visit(browser: Browser) -> Iterator[Visit]:
     """``visit(storage, url)``: a visitor, who must have nothing to complain of when the test is over.
@@ -144,11 +150,16 @@ def drawn(page: Page, name: str, times: int = 1) -> None:
     )
 
 
-def shoot(page: Page, name: str) -> None:
-    """A screenshot of the whole page, for people to look at, once every figure on it was drawn."""
-    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+def settle(page: Page) -> None:
+    """Wait until every figure of a page was drawn; each is scrolled to, and the page then to its top."""
     for place in page.locator(".plot").all():
         place.scroll_into_view_if_needed()
         page.wait_for_function("place => place.dataset.drawn", arg=place.element_handle())
     page.evaluate("scrollTo(0, 0)")
+
+
+def shoot(page: Page, name: str) -> None:
+    """A screenshot of the whole page, for people to look at, once every figure on it was drawn."""
+    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+    settle(page)
     page.screenshot(path=SCREENSHOTS / f"{name}.png", full_page=True)

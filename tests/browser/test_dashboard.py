@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.browser.conftest import DESK, PHONE, Theme, Visit, Visitor, drawn, shoot
+from tests.browser.pages import populated, serious
 from tests.searched import SMALL, Tools, searched, searching, submitted
 from tests.serving import register_local, serving
 from tuner.figures import FIGURES
@@ -18,12 +19,6 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 pytestmark = pytest.mark.together("browser")
-TWO_VARS = {
-    "name": "two variables",
-    "workload": {"op": "matmul", "args": {"m": "8*A", "n": "16*B", "k": 64}},
-    "shape_vars": {"A": {"min": 1, "max": 16}, "B": {"min": 1, "max": 8}},
-    "instances": ...,
-}
 
 
 def expect(page: Page, selector: str, text: str) -> None:
@@ -162,25 +157,13 @@ def test_a_job_is_cloned(storage: Storage, visitor: Visitor) -> None:
 def test_every_page_fits_its_screen(
     storage: Storage, url: str, visit: Visit, size: tuple[int, int], theme: Theme
 ) -> None:
-    crash = Tools(crashes=lambda kernel: kernel["ku"] == 1)
-    job, other = searched(storage, crash), searched(storage, name="the same, in another way", seed=1)
-    two = searched(storage, **TWO_VARS)
-    model = searched(
-        storage, workload=..., workloads=[SMALL["workload"] | {"count": 12, "layers": ["encoder.layer.0.up"] * 12}] * 2
-    )
-    [row] = storage.search_tasks(job.id)
-    kernel = storage.latest_artifact(row.workload_key, job_id=job.id).dispatch["kernels"][0]["id"]
-    visitor = visit(storage, url, size, theme)
-    pages = {
-        "overview": "/", "job": f"/jobs/{job.id}", "job-two-variables": f"/jobs/{two.id}",
-        "model": f"/jobs/{model.id}/model", "kernel": f"/jobs/{job.id}/kernels/{kernel}", "workloads": "/workloads",
-        "workload": f"/workloads/{row.workload_key}", "devices": "/devices",
-        "compare": f"/compare?a={job.id}&b={other.id}", "new-job": "/jobs/new",
-    }  # fmt: skip
+    pages = populated(storage)
+    visitor = visit(storage, url, size, theme, expected=("404",))
     for name, path in pages.items():
         page = visitor.open(path)
         shoot(page, f"{name}-{'phone' if size == PHONE else 'desk'}-{theme}")
         assert page.evaluate("document.documentElement.scrollWidth") <= size[0], f"{name} is wider than the screen"
+        assert serious(page) == [], name
         page.close()
 
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from tests.browser.conftest import Visitor, drawn, shoot
-from tests.browser.test_dashboard import TWO_VARS, expect
+from tests.browser.pages import TWO_VARS
+from tests.browser.test_dashboard import expect
 from tests.searched import Tools, searched, submitted
 from tests.serving import lease
 from tuner.figures import FIGURES
@@ -105,5 +106,5 @@ def test_what_is_not_there_is_told_on_a_page(visitor: Visitor, path: str) -> Non
     visitor.expected = ("404",)
     page = visitor.open(path)
     assert page.locator("h1").count() == 1
-    page.get_by_role("link", name="start page").click()
+    page.get_by_role("navigation", name="Main").get_by_role("link", name="Jobs").click()
     expect(page, "h1", "Jobs")

@@ -171,7 +171,7 @@ def test_the_policy_climbs_to_the_fastest_kernel_and_ends(answers: dict[str, str
 
 
 def test_the_figure_is_drawn_and_says_when_there_is_nothing_to_show(answers: dict[str, str]) -> None:
-    assert answers["figure"] == "1 True No trials yet."
+    assert answers["figure"] == "1 True There are no trials."
 
 
 def test_the_route_is_served_and_is_the_line_that_the_contract_lacks(answers: dict[str, str]) -> None:

@@ -166,7 +166,7 @@ def test_a_job_that_runs_is_reported_as_it_stands(shapewright: Shapewright, bed:
     page = Page((tmp_path / "r.html").read_text(encoding="utf-8"))
     check(page)
     assert "RUNNING" in page.text
-    assert "No library yet" in json.dumps(page.data["dispatch-0"])
+    assert "No library has been built" in json.dumps(page.data["dispatch-0"])
 
 
 def test_another_jobs_library_is_not_taken_for_this_ones(shapewright: Shapewright, bed: Bed, tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ def test_another_jobs_library_is_not_taken_for_this_ones(shapewright: Shapewrigh
     search(bed.storage)
     assert shapewright("report", job_id, "-o", tmp_path / "r.html").code == 0
     page = Page((tmp_path / "r.html").read_text(encoding="utf-8"))
-    assert "No library yet" in json.dumps(page.data["dispatch-0"])
+    assert "No library has been built" in json.dumps(page.data["dispatch-0"])
     assert "no luck" in page.text
 
 

@@ -41,7 +41,7 @@ class Reading:
 def device_use(spans: Sequence[Span]) -> go.Figure:
     """A row for each device, with a bar for each time that a job had it; of very many the latest."""
     if not spans:
-        return style.message("No device has been used by a job yet.")
+        return style.message("No device has been used by a job.")
     shown = sorted(spans, key=lambda span: span.start_iso)[-MAX_POINTS:]
     devices = sorted({span.device for span in shown})
     jobs = list(dict.fromkeys(span.job_id for span in shown))
@@ -80,7 +80,7 @@ def device_drift(readings: Sequence[Reading]) -> go.Figure:
     """The time of each device's anchor over time, in percent against its median: 0 is its usual speed."""
     usable = [reading for reading in readings if reading.anchor_s > 0]
     if not usable:
-        return style.message("No device's speed has been measured yet.")
+        return style.message("No device's speed has been measured.")
     figure = style.blank()
     for number, device in enumerate(sorted({reading.device for reading in usable})):
         figure.add_trace(_drift(device, [reading for reading in usable if reading.device == device], number))

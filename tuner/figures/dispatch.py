@@ -26,7 +26,7 @@ def dispatch(view: SearchView) -> go.Figure:
     """Bands over one shape variable, a grid over two; over more a grid of the two with the widest range."""
     dispatcher = view.dispatcher
     if dispatcher is None:
-        return style.message("No library yet.")
+        return style.message("No library has been built.")
     if not view.task.shape_vars:
         name = style.plain(view.label(dispatcher.kernel_for({})))
         return style.message(f"The workload has one shape: {name} serves it.")

@@ -26,7 +26,7 @@ def kernels_by_shape(view: SearchView) -> go.Figure:
     rows, width = _ranked(view), len(instances)
     ratio = columns.table(columns.index_of(rows))[:, :width] / columns.best_s[:width]
     if not np.isfinite(ratio).any():
-        return style.message("No kernels to compare yet: nothing has been measured.")
+        return style.message("No kernels to compare: nothing has been measured.")
     order = np.argsort(ShapeAxis(view.task).positions([instance.shape for instance in instances]), kind="stable")
     figure = style.blank(height_px=_height_px(rows))
     figure.add_trace(_heat(view, rows, [instances[index] for index in order], ratio[:, order]))

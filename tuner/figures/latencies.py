@@ -37,7 +37,7 @@ def latency_of(views: Mapping[str, SearchView]) -> go.Figure:
         figure.add_traces(_regret(view, prefix, number), rows=2, cols=1)
     heights = [y for trace in figure.data if trace.yaxis == "y" for y in trace.y]
     if not heights:
-        return style.message("No latencies yet: nothing has been measured.")
+        return style.message("No latencies: nothing has been measured.")
     axis = ShapeAxis(next(iter(views.values())).task)
     figure.update_xaxes(**axis.scale([x for trace in figure.data for x in trace.x]))
     figure.update_xaxes(title_text=axis.title, row=2)

@@ -24,7 +24,7 @@ def calibration(view: SearchView) -> go.Figure:
     columns = view.columns
     known = (columns.latency_s > 0) & (columns.predicted_s > 0)
     if not known.any():
-        return style.message("Nothing to compare yet: no trial has both a predicted and a measured latency.")
+        return style.message("Nothing to compare: no trial has both a predicted and a measured latency.")
     figure = style.blank(rows=2, height_px=HEIGHT_PX, shared_xaxes=False, row_heights=[0.7, 0.3], vertical_spacing=0.17)
     figure.add_traces(_trials(view, np.flatnonzero(known)), rows=1, cols=1)
     figure.add_traces(_agreement(view, known), rows=2, cols=1)

@@ -25,7 +25,7 @@ def roofline(view: SearchView) -> go.Figure:
     kernels, times = served(view)
     figure.add_traces(_speeds(view, view.task.instances, times, kernels, served_name(view), style.OURS, "circle"))
     if not figure.data:
-        return style.message("No speeds yet: nothing has been measured.")
+        return style.message("No speeds: nothing has been measured.")
     theory, theory_s = view.columns.default
     default = kernels_of(view, theory)
     figure.add_traces(_speeds(view, view.columns.instances, theory_s, default, THEORY, style.DEFAULT, "x"))

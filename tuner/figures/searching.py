@@ -44,7 +44,7 @@ def best_over(views: Mapping[str, SearchView], against: Callable[[SearchSummary]
     """Best so far over a figure of the search, a line for each view; names are left out where empty."""
     curves = [(label, view, curve) for label, view in views.items() if (curve := _curve(view.progress, against))]
     if not curves:
-        return style.message("No time of all instances yet: the default has not been measured.")
+        return style.message("No time of all instances: the default has not been measured.")
     figure, ends = style.blank(height_px=240 + 60 * len(curves)), [0.0, max(curve.x[-1] for _, _, curve in curves)]
     for number, (label, view, curve) in enumerate(curves):
         prefix = f"{style.plain(label)}: " if label else ""
@@ -141,7 +141,7 @@ def failures(view: SearchView) -> go.Figure:
     columns = view.columns
     if not (columns.kind >= 0).any():
         count = len(view.results)
-        return style.message(f"Nothing failed in {count} trials." if count else "No trials yet.")
+        return style.message(f"Nothing failed in {count} trials." if count else "There are no trials.")
     rounds = int(columns.round.max()) + 1
     wide = -(-rounds // MAX_BARS)
     figure = style.blank()

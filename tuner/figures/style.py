@@ -107,8 +107,12 @@ def blank(rows: int = 1, height_px: int | None = None, **panels: Any) -> go.Figu
 
 
 def message(text: str) -> go.Figure:
-    """A figure without data that gives the reason. ``text`` is Plotly's markup: names in it must be escaped."""
+    """A figure without data that gives the reason. ``text`` is Plotly's markup: names in it must be escaped.
+
+    ``layout.meta.nothing`` is the reason as plain text, for pages that show a line of it in place of a figure.
+    """
     figure = blank(height_px=160).update_xaxes(visible=False).update_yaxes(visible=False)
+    figure.update_layout(meta={"nothing": html.unescape(text)})
     return figure.add_annotation(text=text, showarrow=False, x=0.5, y=0.5, xref="paper", yref="paper")
 
 

@@ -43,7 +43,7 @@ def tile_parameters(view: SearchView) -> go.Figure:
     """A line for each measured kernel over the axes in which they differ; colour is how near the best it is."""
     chosen = _chosen(view)
     if not chosen.kernels:
-        return style.message("No kernels to compare yet: nothing has been measured.")
+        return style.message("No kernels to compare: nothing has been measured.")
     if not chosen.axes:
         return style.message("Only one kernel was measured: there is nothing in which kernels differ.")
     figure = style.blank(height_px=420)

@@ -72,8 +72,27 @@ class Figure {
     }
   }
 
+  // A figure that has nothing to show is a line that says why.
+  saysWhy(reason) {
+    const card = this.element.closest("figure, .card");
+    card?.classList.toggle("empty-card", Boolean(reason));
+    if (!reason && this.element.classList.contains("nothing")) this.element.textContent = "";
+    this.element.classList.toggle("nothing", Boolean(reason));
+    if (!reason) return false;
+    Plotly.purge(this.element);
+    this.clicks = false;
+    this.element.classList.remove("waiting");
+    this.element.textContent = reason;
+    this.noteDrawn();
+    return true;
+  }
+
+  noteDrawn() {
+    this.element.dataset.drawn = String(1 + Number(this.element.dataset.drawn || 0));
+  }
+
   async draw() {
-    if (!this.figure) return;
+    if (!this.figure || this.saysWhy(this.figure.layout.meta?.nothing)) return;
     if (this.element.classList.contains("waiting")) {
       this.element.classList.remove("waiting");
       this.element.textContent = "";
@@ -82,7 +101,7 @@ class Figure {
     // A zoom that the reader chose stays while the figure grows.
     layout.uirevision = this.element.dataset.figure;
     await Plotly.react(this.element, this.figure.data, layout, options);
-    this.element.dataset.drawn = String(1 + Number(this.element.dataset.drawn || 0));
+    this.noteDrawn();
     if (!this.clicks && this.element.dataset.kernels) {
       this.clicks = true;
       this.element.on("plotly_click", ({ points }) => openKernel(this.element.dataset, points[0]));

@@ -15,6 +15,8 @@
     button.title = button.getAttribute("aria-label");
   }
 
+  // What only scripts can do is shown only where they run.
+  document.documentElement.classList.add("scripted");
   apply();
   dark.addEventListener("change", apply);
   document.addEventListener("DOMContentLoaded", () => {

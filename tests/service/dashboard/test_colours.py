@@ -10,9 +10,10 @@ from service.dashboard.lanes import COLOURS
 from service.dashboard.templating import FOLDER
 
 TEXTS = (
-    ("text", "page"), ("text", "surface"), ("quiet", "page"), ("quiet", "surface"), ("link", "page"),
-    ("link", "surface"), ("on-link", "link"), ("good", "good-bg"), ("bad", "bad-bg"), ("busy", "busy-bg"),
-    ("wait", "wait-bg"),
+    ("text", "page"), ("text", "surface"), ("text", "ground"), ("quiet", "page"), ("quiet", "surface"),
+    ("quiet", "ground"), ("link", "page"), ("link", "surface"), ("link", "ground"), ("bad", "page"),
+    ("tok-word", "surface"), ("tok-name", "surface"), ("tok-text", "surface"), ("tok-number", "surface"),
+    ("on-link", "link"), ("good", "good-bg"), ("bad", "bad-bg"), ("busy", "busy-bg"), ("wait", "wait-bg"),
 )  # fmt: skip
 AA = 4.5
 GRAPHICS = 3.0

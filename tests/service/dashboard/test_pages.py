@@ -8,8 +8,9 @@ import re
 import pytest
 from fastapi.testclient import TestClient
 
-from tests.searched import searched, submitted
+from tests.searched import Tools, searched, submitted
 from tests.serving import JOB
+from tuner.figures import FIGURES
 from tuner.schedule.space import READABLE
 from tuner.search.summary import SearchSummary, Stage
 from tuner.storage import NewEvent
@@ -141,3 +142,25 @@ def test_numbers_of_a_task_are_its_own(api: TestClient, storage: Storage) -> Non
     for row in storage.search_tasks(job.id):
         trials = len(storage.records_of_task(row.id))
         assert f'id="trials">{trials} of' in api.get(f"/jobs/{job.id}?task={row.position}").text
+
+
+def test_errors_keep_the_navigation(api: TestClient) -> None:
+    for path in ("/jobs/none", "/no/such/page", "/?page=0"):
+        page = api.get(path, headers={"Accept": "text/html"}).text
+        assert '<nav aria-label="Main">' in page, path
+        assert "Status 4" in page, path
+
+
+def test_nothing_is_to_come_of_a_job_that_has_ended(api: TestClient, storage: Storage) -> None:
+    job = searched(storage, Tools(crashes=lambda kernel: True))
+    page = api.get(f"/jobs/{job.id}").text
+    assert "yet" not in main_of(page)
+    for name in FIGURES:
+        figure = api.get(f"/v1/jobs/{job.id}/figures/{name}").text
+        assert "yet" not in figure, name
+
+
+def test_a_figure_without_data_says_why_in_plain_text(api: TestClient, storage: Storage) -> None:
+    job = submitted(storage)
+    layout = api.get(f"/v1/jobs/{job.id}/figures/dispatch").json()["layout"]
+    assert layout["meta"]["nothing"] == "No library has been built."
