@@ -19,7 +19,9 @@ from service.access.rates import Rates
 from service.access.scopes import require_scopes
 from service.auth import Auth
 from service.conditional import Conditional
+from service.dashboard import access as access_pages
 from service.dashboard import assets, docs, fleet, form, model, pages
+from service.dashboard import records as record_pages
 from service.dependencies import EXPORT_THREADS, IMPORTS, EventStreams
 from service.devices import endpoints as devices
 from service.devices import token_endpoints as device_tokens
@@ -115,6 +117,8 @@ def _routes() -> Sequence[BaseRoute]:
         pages.router,
         model.router,
         fleet.router,
+        access_pages.router,
+        record_pages.router,
     ):
         result.include_router(router)
     require_scopes(result.routes)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from threading import BoundedSemaphore
 from typing import Annotated, cast
+from urllib.parse import parse_qs
 
 from anyio import CapacityLimiter
 from fastapi import Depends, Query, Request
@@ -83,6 +84,12 @@ async def _metrics(request: Request) -> Metrics:
     return cast(Metrics, request.app.state.metrics)
 
 
+async def _form(request: Request) -> Mapping[str, str]:
+    """The first value of each field of a URL-encoded form."""
+    fields = parse_qs((await request.body()).decode(errors="replace"))
+    return {name: values[0] for name, values in fields.items()}
+
+
 async def _caller(request: Request) -> ApiKey:
     return cast(ApiKey, request.state.api_key)
 
@@ -99,6 +106,7 @@ EventStreamsDep = Annotated[EventStreams, Depends(_event_streams)]
 ImportsDep = Annotated[BoundedSemaphore, Depends(_imports)]
 ExportsDep = Annotated[CapacityLimiter, Depends(_exports)]
 MetricsDep = Annotated[Metrics, Depends(_metrics)]
+FormDep = Annotated[Mapping[str, str], Depends(_form)]
 CallerDep = Annotated[ApiKey, Depends(_caller)]
 
 MAX_SEQ = 2**63 - 1

@@ -14,6 +14,9 @@ router = APIRouter(prefix="/audit", tags=["access"])
 
 SubjectQuery = Annotated[str | None, Query(max_length=200, description="only what was done to this job, key or device")]
 
+ActorQuery = Annotated[str | None, Query(max_length=200, description="only what this key, worker or command did")]
+ActionQuery = Annotated[str | None, Query(max_length=200, description="only this action, as in job.cancel")]
+
 
 class AuditOut(FromAttributes):
     """Who did what. ``actor`` is an API key's id, ``worker``, or ``cli USER``; ``action`` a noun and a verb."""
@@ -32,7 +35,12 @@ class AuditPage(PageOut[AuditOut]):
 
 @router.get("", dependencies=[ADMIN])
 def list_audit(
-    storage: OperatorDep, cursor: Cursor = None, subject: SubjectQuery = None, limit: Limit = 50
+    storage: OperatorDep,
+    cursor: Cursor = None,
+    subject: SubjectQuery = None,
+    actor: ActorQuery = None,
+    action: ActionQuery = None,
+    limit: Limit = 50,
 ) -> AuditPage:
     """Who did what, newest first."""
-    return AuditPage.model_validate(storage.list_audit(cursor, subject, limit))
+    return AuditPage.model_validate(storage.list_audit(cursor, subject, limit, actor, action))

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated
-from urllib.parse import parse_qs
 
 from anyio import to_thread
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import APIRouter, Query, Request
 from starlette.responses import RedirectResponse, Response
 
 from service import session
 from service.access.keys import Keys
 from service.access.rates import Attempt, Rates
 from service.access.scopes import OPEN
-from service.dependencies import KeysDep, OperatorDep, RatesDep
+from service.dependencies import FormDep, KeysDep, OperatorDep, RatesDep
 from service.login.pages import login_page
 from service.paths import local_path, url_for_path
 from service.problems import Refusal
@@ -22,15 +20,6 @@ from service.templating import NO_STORE
 from tuner.storage import ApiKey, is_unguessable
 
 router = APIRouter(include_in_schema=False)
-
-
-async def _form(request: Request) -> Mapping[str, str]:
-    """The first value of each field of a URL-encoded form."""
-    fields = parse_qs((await request.body()).decode(errors="replace"))
-    return {name: values[0] for name, values in fields.items()}
-
-
-FormDep = Annotated[Mapping[str, str], Depends(_form)]
 
 
 @router.get("/login", dependencies=[OPEN])

@@ -12,7 +12,6 @@ from tuner.errors import InvalidInput
 if TYPE_CHECKING:
     from tuner.storage import NewKey, Quota
 
-MAX_NAME = 200
 UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 LONGEST_S = 100 * 365 * 86400.0
 
@@ -27,13 +26,9 @@ def actor() -> str:
 
 def new_key(name: str, scopes: Sequence[str], owner: str, expires_in: str | None, quotas: Sequence[str]) -> NewKey:
     """Raises InvalidInput on the option that is wrong."""
-    from tuner.storage.access import NewKey, parse_scopes  # noqa: PLC0415  (keeps --help fast)
+    from tuner.storage.access import NewKey, check_names, parse_scopes  # noqa: PLC0415  (keeps --help fast)
 
-    if not name.strip() or len(name) > MAX_NAME:
-        what = "is too long" if name.strip() else "is empty"
-        raise InvalidInput("name", what, "a name that identifies this key, as in: shapewright keys create ci")
-    if len(owner) > MAX_NAME or not owner.isprintable() or owner != owner.strip():
-        raise InvalidInput("owner", f"{owner[:40]!r} will not do", f"at most {MAX_NAME} printable characters")
+    check_names(name, owner)
     return NewKey(parse_scopes(scopes), owner, seconds_of(expires_in), quota_of(quotas))
 
 

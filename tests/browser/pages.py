@@ -51,6 +51,8 @@ def populated(storage: Storage) -> dict[str, str]:
         "kernel-crashed": f"/jobs/{job.id}/kernels/{crashed}", "workloads": "/workloads",
         "workload": f"/workloads/{row.workload_key}", "devices": "/devices", "device": "/devices/local-0",
         "compare": f"/compare?a={job.id}&b={other.id}", "new-job": "/jobs/new", "api": "/docs",
+        "keys": "/keys", "audit": "/audit", "records": "/records",
+        "records-of-a-workload": f"/records?workload={row.workload_key}&failed=yes",
         "missing": "/jobs/job-none",
     }  # fmt: skip
 

@@ -56,6 +56,7 @@ from tuner.storage.lookups import (
     Known,
     LookupScope,
     NamedTask,
+    RecordQuery,
     WorkloadForm,
     WorkloadRow,
 )
@@ -114,6 +115,7 @@ __all__ = [
     "Pulse",
     "Quota",
     "QuotaExceeded",
+    "RecordQuery",
     "RefusedDevice",
     "Retention",
     "Scope",

@@ -91,6 +91,19 @@ class NewKey:
     quota: Quota = NO_QUOTA
 
 
+MAX_NAME = 200
+"""Characters of a key's name, and of an owner's."""
+
+
+def check_names(name: str, owner: str) -> None:
+    """What a key is called, and whose it is. Raises InvalidInput on fields ``name`` and ``owner``."""
+    if not name.strip() or len(name) > MAX_NAME:
+        what = "is too long" if name.strip() else "is empty"
+        raise InvalidInput("name", what, "a name that identifies this key, as in: shapewright keys create ci")
+    if len(owner) > MAX_NAME or not owner.isprintable() or owner != owner.strip():
+        raise InvalidInput("owner", f"{owner[:40]!r} will not do", f"at most {MAX_NAME} printable characters")
+
+
 PREFIX = "sw_"
 """Lets people, and scanners for leaked secrets, see what they have before them."""
 RANDOM_CHARACTERS = 43

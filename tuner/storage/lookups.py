@@ -25,6 +25,18 @@ class WorkloadRow:
 
 
 @dataclass(frozen=True, slots=True)
+class RecordQuery:
+    """Which records are listed, as far as these are given. ``failed``: those with an error, or those without."""
+
+    workload_key: str | None = None
+    target_fingerprint: str | None = None
+    failed: bool | None = None
+    provenance: str | None = None
+    device: str | None = None
+    kernel_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class LookupScope:
     """The bounds of a lookup: a workload, a target and a number of threads.
 

@@ -86,3 +86,11 @@ document.addEventListener("keydown", (event) => {
 
 // On a narrow screen the navigation scrolls: the current place is in view.
 document.querySelector(".top nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
+
+// -- forms ------------------------------------------------------------------------------------------------------------
+// Asked first where something cannot be undone; sent once, however often one clicks.
+document.addEventListener("submit", (event) => {
+  const form = event.target, question = form.dataset.confirm;
+  if (question && !confirm(question)) event.preventDefault();
+  else if (form.method === "post") setTimeout(() => form.querySelectorAll("button").forEach((button) => { button.disabled = true; }));
+});

@@ -18,13 +18,21 @@ _INSERT = insert(audit_log)
 
 
 class Audit(Part):
-    def list_audit(self, cursor: str | None = None, subject: str | None = None, limit: int = 50) -> Page[AuditEntry]:
-        """Newest first; of one subject, if given. A cursor that is not ours raises InvalidInput on ``cursor``."""
+    def list_audit(
+        self,
+        cursor: str | None = None,
+        subject: str | None = None,
+        limit: int = 50,
+        actor: str | None = None,
+        action: str | None = None,
+    ) -> Page[AuditEntry]:
+        """Newest first; of one subject, by one actor, of one action, as far as these are given. A cursor that is not
+        ours raises InvalidInput on ``cursor``."""
         query = select(audit_log).order_by(audit_log.c.id.desc()).limit(cursors.checked(limit) + 1)
         if (before := cursors.decode(LISTING, cursor)) is not None:
             query = query.where(audit_log.c.id < before)
-        if subject is not None:
-            query = query.where(audit_log.c.subject == subject)
+        given = {"subject": subject, "actor": actor, "action": action}
+        query = query.where(*(audit_log.c[name] == value for name, value in given.items() if value is not None))
         with self._database.read() as connection:
             rows = connection.execute(query).all()
         return cursors.page(LISTING, rows, limit, lambda row: int(row.id), _entry_of)

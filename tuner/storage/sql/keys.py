@@ -14,6 +14,7 @@ from tuner.storage.errors import Conflict, CorruptData, NotFound, reading
 from tuner.storage.sql._rows import AnyRow, Part, insert_new
 from tuner.storage.sql.audit import audit
 from tuner.storage.sql.columns import later, now
+from tuner.storage.sql.quotas import QuotaUse, use_of
 from tuner.storage.sql.schema import api_keys, login_tokens
 
 _log = logging.getLogger(__name__)
@@ -44,6 +45,11 @@ class Keys(Part):
         """All keys in the order of their creation, revoked ones included."""
         with self._database.read() as connection:
             return tuple(map(_key_of, connection.execute(select(api_keys).order_by(api_keys.c.number))))
+
+    def quota_uses(self, owners: Iterable[str]) -> dict[str, QuotaUse]:
+        """What counts against the quotas of keys of these owners at present."""
+        with self._database.read() as connection:
+            return {owner: use_of(connection, owner) for owner in sorted(set(owners))}
 
     def revoke_key(self, key_id: str, actor: str = "") -> ApiKey:
         """A key that was revoked before keeps the time of the first. Raises NotFound."""

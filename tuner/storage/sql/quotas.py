@@ -56,6 +56,21 @@ def check_quota(connection: Connection, quota: Quota, owner: str, job_id: str, a
             raise QuotaExceeded(name, used[name], more, limit, REMEDIES[name])
 
 
+@dataclass(frozen=True, slots=True)
+class QuotaUse:
+    """What an owner's jobs use, as quotas count it."""
+
+    open_jobs: int
+    trials: int
+    seconds: float
+
+
+def use_of(connection: Connection, owner: str) -> QuotaUse:
+    """What counts against the quota of a key of this owner at present."""
+    used = _used(connection, Quota(seconds=0.0), {"owner": owner, "job_id": ""})
+    return QuotaUse(int(used["open_jobs"]), int(used["trials"]), used["seconds"])
+
+
 def _used(connection: Connection, quota: Quota, whose: dict[str, str]) -> dict[str, float]:
     row = connection.execute(_JOBS, whose).one()
     seconds = 0.0

@@ -17,6 +17,7 @@ from tuner.storage.sql.device_tokens import DeviceTokens
 from tuner.storage.sql.devices import Devices
 from tuner.storage.sql.engine import connect
 from tuner.storage.sql.events import Events
+from tuner.storage.sql.found_records import FoundRecords
 from tuner.storage.sql.jobs import Jobs
 from tuner.storage.sql.keys import Keys, Logins
 from tuner.storage.sql.leases import Leases
@@ -35,7 +36,7 @@ from tuner.storage.sql.workloads import Workloads
 
 
 class ClientStorage(
-    Jobs, Events, SearchTasks, Records, Trials, Workloads, Lookups, Artifacts, ServedLibraries, Aliases
+    Jobs, Events, SearchTasks, Records, FoundRecords, Trials, Workloads, Lookups, Artifacts, ServedLibraries, Aliases
 ):
     """What clients ask: jobs and how they go, what is known of workloads, libraries and their names."""
 
