@@ -18,9 +18,10 @@ from service.access.keys import Keys
 from service.access.rates import Rates
 from service.access.scopes import require_scopes
 from service.auth import Auth
+from service.compare import endpoints as compare
 from service.conditional import Conditional
 from service.dashboard import access as access_pages
-from service.dashboard import assets, docs, fleet, form, model, pages
+from service.dashboard import assets, comparing, docs, fleet, form, model, pages
 from service.dashboard import records as record_pages
 from service.dependencies import EXPORT_THREADS, IMPORTS, EventStreams
 from service.devices import endpoints as devices
@@ -115,6 +116,7 @@ def _routes() -> Sequence[BaseRoute]:
         form.router,
         docs.router,
         pages.router,
+        comparing.router,
         model.router,
         fleet.router,
         access_pages.router,
@@ -135,6 +137,7 @@ def _v1() -> APIRouter:
         records.router,
         # Before devices, whose ids may look like the paths of their figures and tokens.
         figures.router,
+        compare.router,
         device_tokens.router,
         devices.router,
         access.router,

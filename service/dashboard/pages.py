@@ -17,7 +17,7 @@ from service.figures.searches import SearchesDep
 from service.jobs.service import find_task
 from service.times import between_s
 from tuner.figures import FIGURES
-from tuner.storage import JobOrder, JobQuery, JobState, NotFound
+from tuner.storage import JobOrder, JobQuery, JobState
 from tuner.storage.sql import Storage
 
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse, dependencies=[READ])
@@ -100,32 +100,6 @@ def kernel_page(
     view, _ = searches.view(job, row)
     kernel = kernels.kernel_of(storage, job, row, view, kernel_id)
     return TEMPLATES.page(request, "kernel.html", job=job, row=row, kernel=kernel)
-
-
-@router.get("/compare")
-def compare_page(request: Request, storage: StorageDep, a: str = "", b: str = "") -> HTMLResponse:
-    """Two jobs side by side. Unknown job ids give a message on the page, not an error."""
-    compared = {job_id: _comparable(storage, job_id) for job_id in filter(None, (a, b))}
-    missing = [job_id for job_id, facts in compared.items() if facts is None]
-    columns = [compared[job_id] for job_id in (a, b) if compared.get(job_id) is not None]
-    recent = presenters.lines_of(storage.find_jobs(JobQuery(limit=100)).items, ())
-    return TEMPLATES.page(request, "compare.html", a=a, b=b, columns=columns, missing=missing, recent=recent)
-
-
-def _comparable(storage: Storage, job_id: str) -> dict[str, Any] | None:
-    try:
-        job, rows, row = find_task(storage, job_id, 0)
-    except NotFound:
-        return None
-    summary = presenters.summary_of(job, row.position)
-    line = presenters.lines_of([job], storage.list_keys())[0]
-    figures = {
-        "elapsed_s": summary.elapsed_s if summary else None,
-        "kernels": summary.kernels if summary else None,
-        "vs_default": summary.outcome.speedup_vs_default if summary else None,
-        "vs_numpy": summary.outcome.speedup_vs_numpy if summary else None,
-    }
-    return {"tasks": len(rows), "line": line, "row": row, **figures}
 
 
 # -- workloads --------------------------------------------------------------------------------------------------------

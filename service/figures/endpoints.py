@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated
 
 from anyio import to_thread
@@ -22,6 +22,9 @@ router = APIRouter(tags=["figures"])
 IfNoneMatch = Annotated[str | None, Header()]
 KernelQuery = Annotated[str | None, Query(max_length=40, description="for kernel_times: the id of a kernel")]
 DeviceQuery = Annotated[str | None, Query(max_length=200, description="the id of a device")]
+ComparedQuery = Annotated[Sequence[str], Query(alias="job", max_length=8, description="the id of a job; repeated")]
+WorkloadQuery = Annotated[str | None, Query(max_length=200, description="the key of a workload of every job")]
+TargetQuery = Annotated[str | None, Query(max_length=200, description="the fingerprint of a target of every job")]
 PLOTLY = "application/json"
 
 
@@ -50,10 +53,21 @@ async def job_figure(
 
 @router.get("/compare/figures/{name}", dependencies=[READ])
 async def compared(
-    name: str, a: str, b: str, jobs: ClientDep, searches: SearchesDep, if_none_match: IfNoneMatch = None
+    name: str,
+    jobs: ClientDep,
+    searches: SearchesDep,
+    a: Annotated[str | None, Query(max_length=50, description="as the first `job`")] = None,
+    b: Annotated[str | None, Query(max_length=50, description="as the second `job`")] = None,
+    job_ids: ComparedQuery = (),
+    workload: WorkloadQuery = None,
+    target: TargetQuery = None,
+    if_none_match: IfNoneMatch = None,
 ) -> Response:
-    """Two jobs in one figure (their first search tasks)."""
-    return await _respond(searches, if_none_match, lambda: service.comparison(jobs, searches, (a, b), name))
+    """Several jobs in one figure: their search tasks of one workload, or their first ones."""
+    named = [*filter(None, (a, b)), *job_ids]
+    return await _respond(
+        searches, if_none_match, lambda: service.comparison(jobs, searches, named, name, workload, target)
+    )
 
 
 @router.get("/workloads/{key}/figures/latency_by_shape", dependencies=[READ])

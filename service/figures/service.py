@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,7 +12,7 @@ from service.libraries.service import served_tasks
 from service.times import between_s
 from tuner import figures
 from tuner.figures.view import SearchView
-from tuner.storage import DeviceReading, NotFound
+from tuner.storage import DeviceReading, NotFound, SearchTaskRow
 from tuner.storage.sql import ClientStorage, DeviceStorage
 
 PAUSE_S = 30.0
@@ -43,18 +43,35 @@ def job_figure(
     return Figure(name, f"{kernel or ''}.{version}", draw)
 
 
-def comparison(jobs: ClientStorage, searches: Searches, job_ids: Iterable[str], name: str) -> Figure:
-    """The first search tasks of several jobs in one figure. Raises NotFound."""
+def comparison(
+    jobs: ClientStorage,
+    searches: Searches,
+    job_ids: Iterable[str],
+    name: str,
+    workload_key: str | None = None,
+    target: str | None = None,
+) -> Figure:
+    """Several jobs in one figure: of each the first search task of that workload and target. Raises NotFound."""
+    if name not in figures.COMPARABLE:
+        raise NotFound(f"no figure {name!r} of several jobs; there are {', '.join(figures.COMPARABLE)}")
     views: dict[str, SearchView] = {}
     versions = []
-    for job_id in job_ids:
-        job, _, row = find_task(jobs, job_id, 0)
-        view, version = searches.view(job, row)
+    for job_id in dict.fromkeys(job_ids):
+        job, rows, _ = find_task(jobs, job_id, 0)
+        view, version = searches.view(job, _of_workload(job_id, rows, workload_key, target))
         views[_label(job.name, job.id, views)] = view
         versions.append(version)
-    if name not in figures.COMPARABLE:
-        raise NotFound(f"no figure {name!r} of two jobs; there are {', '.join(figures.COMPARABLE)}")
+    if not views:
+        raise NotFound("no job is named: give the ids of the jobs to compare")
     return Figure(f"compare {name}", "+".join(versions), lambda: figures.compare(views, name))
+
+
+def _of_workload(job_id: str, rows: Sequence[SearchTaskRow], key: str | None, target: str | None) -> SearchTaskRow:
+    """The first search task of a workload and a target, if given. Raises NotFound."""
+    for row in rows:
+        if key in (None, row.workload_key) and target in (None, row.target_fingerprint):
+            return row
+    raise NotFound(f"job {job_id} has no search task of workload {key} on target {target}")
 
 
 def targets_compared(jobs: ClientStorage, libraries: ClientStorage, searches: Searches, workload_key: str) -> Figure:

@@ -15,6 +15,7 @@ from tuner.figures.dispatch import dispatch
 from tuner.figures.kernels import kernels_by_shape
 from tuner.figures.latencies import latency_by_shape, latency_of
 from tuner.figures.model import calibration
+from tuner.figures.ratios import speedup_by_shape
 from tuner.figures.roofline import roofline
 from tuner.figures.searching import best_over, best_over_time, best_over_trials, elapsed_s, failures, trials
 from tuner.figures.tiles import tile_parameters
@@ -115,6 +116,7 @@ COMPARABLE: Mapping[str, Compare] = MappingProxyType(
         "best_over_time": partial(best_over, against=elapsed_s, title="Time of the search (s)"),
         "best_over_trials": partial(best_over, against=trials, title="Trials (count)"),
         "latency_by_shape": latency_of,
+        "speedup_by_shape": speedup_by_shape,
     }
 )
 """The figures that can show several searches over each other."""

@@ -51,8 +51,10 @@ def best_over(views: Mapping[str, SearchView], against: Callable[[SearchSummary]
         colour = style.SERIES[number % len(style.SERIES)]
         dash = style.DASHES[number % len(style.DASHES)] if len(curves) > 1 else "solid"
         figure.add_trace(_steps(curve, f"{prefix}best so far", colour, dash))
-        own = None if len(curves) == 1 else colour
-        figure.add_traces(_levels(view, curve, ends, prefix, own))
+        # Those of more than two would hide the curves.
+        if len(curves) <= 2:
+            own = None if len(curves) == 1 else colour
+            figure.add_traces(_levels(view, curve, ends, prefix, own))
     heights = [value for trace in figure.data for value in trace.y if value is not None]
     figure.update_xaxes(title_text=title, rangemode="tozero")
     figure.update_yaxes(title_text="Weighted time (ms)", **style.axis(heights, WIDE))

@@ -19,7 +19,9 @@ async function refresh() {
   const answer = await ask(container.dataset.fragment + location.search);
   if (!answer || !answer.ok) return;
   const shown = document.getElementById("rate").textContent;
+  const ticked = new Set([...document.querySelectorAll("[form=compare]:checked")].map((box) => box.value));
   replace(container, await answer.text());
+  for (const box of document.querySelectorAll("[form=compare]")) box.checked = ticked.has(box.value);
   document.getElementById("rate").textContent = shown;
   rate();
 }
