@@ -30,6 +30,7 @@ from service.devices.fleet import Fleets
 from service.figures import endpoints as figures
 from service.figures.searches import Searches
 from service.jobs import endpoints as jobs
+from service.jobs import filter_endpoints as filters
 from service.jobs.hub import EventHub
 from service.libraries import endpoints as libraries
 from service.limits import BodyLimit
@@ -131,6 +132,7 @@ def _v1() -> APIRouter:
     router = APIRouter(prefix="/v1")
     for part in (
         jobs.router,
+        filters.router,
         workloads.router,
         libraries.router,
         lookup.router,

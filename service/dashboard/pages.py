@@ -11,7 +11,7 @@ from service.access.scopes import READ
 from service.dashboard import kernels, presenters, workloads
 from service.dashboard.examples import EXAMPLES, job_text
 from service.dashboard.templating import TEMPLATES
-from service.dependencies import ClientDep, StorageDep, TaskQuery
+from service.dependencies import CallerDep, ClientDep, StorageDep, TaskQuery
 from service.devices.fleet import SEEN_S
 from service.figures.searches import SearchesDep
 from service.jobs.service import find_task
@@ -44,8 +44,9 @@ QueryDep = Annotated[JobQuery, Depends(job_query)]
 
 
 @router.get("/")
-def overview(request: Request, storage: StorageDep, query: QueryDep) -> HTMLResponse:
-    return TEMPLATES.page(request, "overview.html", states=list(JobState), **_overview(storage, query))
+def overview(request: Request, storage: StorageDep, caller: CallerDep, query: QueryDep) -> HTMLResponse:
+    filters = storage.list_filters(caller.owner)
+    return TEMPLATES.page(request, "overview.html", states=list(JobState), filters=filters, **_overview(storage, query))
 
 
 @router.get("/fragments/jobs")
@@ -105,9 +106,13 @@ def kernel_page(
 # -- workloads --------------------------------------------------------------------------------------------------------
 @router.get("/workloads")
 def workloads_page(
-    request: Request, storage: ClientDep, cursor: Annotated[str | None, Query(max_length=200)] = None
+    request: Request,
+    storage: ClientDep,
+    cursor: Annotated[str | None, Query(max_length=200)] = None,
+    q: Annotated[str, Query(max_length=200)] = "",
 ) -> HTMLResponse:
-    return TEMPLATES.page(request, "workloads.html", listed=storage.list_workloads(cursor, PAGE), first=cursor is None)
+    listed = storage.list_workloads(cursor, PAGE, q.strip())
+    return TEMPLATES.page(request, "workloads.html", listed=listed, first=cursor is None, text=q.strip())
 
 
 @router.get("/workloads/{key}")

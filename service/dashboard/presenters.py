@@ -32,6 +32,7 @@ class JobLine:
     age_s: float | None
     tasks: int = 1
     """Search tasks: a job of several has a page of its layers."""
+    tags: tuple[str, ...] = ()
 
 
 def lines_of(jobs: Iterable[Job], keys: Sequence[ApiKey]) -> list[JobLine]:
@@ -56,6 +57,7 @@ def line_of(job: Job, owners: Mapping[str, str]) -> JobLine:
         created_at=job.created_at,
         age_s=between_s(job.created_at, None),
         tasks=tasks_of(job),
+        tags=job.tags,
     )
 
 

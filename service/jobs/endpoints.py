@@ -23,7 +23,7 @@ from service.jobs import events, service
 from service.jobs.job_schema import request_body
 from service.jobs.layer_schemas import LayersOut
 from service.jobs.layers import layers_in
-from service.jobs.schemas import TASKS, JobDetail, JobOut, JobPage, SearchTaskPage, TrialList
+from service.jobs.schemas import TASKS, JobChanges, JobDetail, JobOut, JobPage, SearchTaskPage, TrialList
 from service.paths import url_for_path
 from service.problems import Refusal
 from service.problems.openapi import answers
@@ -34,6 +34,10 @@ from tuner.storage.sql import ClientStorage
 
 router = APIRouter(prefix="/jobs", tags=["jobs"])
 
+FILTER = (
+    "words, each in the name, id, owner or tags, and `name:`, `id:`, `owner:`, `tag:`, `state:`, `device:` and `note:` "
+    "with a value; `-` before one finds what lacks it; quotation marks hold spaces together"
+)
 CREATED = {
     "Location": {"description": "the job", "required": True, "schema": {"type": "string"}},
     "Idempotency-Replayed": {"description": "the job of an earlier request", "schema": {"const": "true"}},
@@ -105,10 +109,14 @@ async def submit_job(
 
 @router.get("", dependencies=[READ])
 def list_jobs(
-    jobs: ClientDep, cursor: Cursor = None, state: Annotated[JobState | None, Query()] = None, limit: Limit = 50
+    jobs: ClientDep,
+    cursor: Cursor = None,
+    state: Annotated[JobState | None, Query()] = None,
+    q: Annotated[str, Query(max_length=200, description=FILTER)] = "",
+    limit: Limit = 50,
 ) -> JobPage:
     """Jobs, newest first."""
-    return JobPage.model_validate(jobs.list_jobs(cursor, state, limit, whole=False))
+    return JobPage.model_validate(jobs.list_jobs(cursor, state, limit, text=q, whole=False))
 
 
 @router.get("/{job_id}", dependencies=[READ])
@@ -137,6 +145,12 @@ def list_layers(
 def get_spec(job: ExistingDep) -> dict[str, Any]:
     """The job file as submitted, complete."""
     return job.spec
+
+
+@router.patch("/{job_id}", dependencies=[SUBMIT], responses=answers(422))
+def change_job(job: OwnDep, changes: JobChanges, caller: CallerDep, jobs: ClientDep) -> JobOut:
+    """Give a job other tags, or another note; what is left out stays."""
+    return JobOut.model_validate(jobs.annotate_job(job.id, changes.tags, changes.note, caller.id))
 
 
 @router.post("/{job_id}/cancel", dependencies=[SUBMIT], responses=answers(409))

@@ -6,12 +6,13 @@ import json
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-from pydantic import AliasPath, BaseModel, BeforeValidator, Field, ValidationInfo, field_validator
+from pydantic import AliasPath, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 
 from service.jobs.outcome import outcome_of
 from service.schemas import AsJson, FromAttributes, PageOut, fields_of
 from tuner.records import TuningRecord
 from tuner.storage import Job, JobState, SearchTaskRow
+from tuner.storage.filters import MAX_NOTE, MAX_TAGS
 
 MAX_ANSWERED = 250_000
 """Characters of the search tasks of one answer."""
@@ -42,11 +43,45 @@ class JobOut(FromAttributes):
     created_at: str
     started_at: str | None
     ended_at: str | None
+    tags: list[str]
+    note: str
 
     @field_validator("not_before")
     @classmethod
     def _while_it_waits(cls, value: str | None, info: ValidationInfo) -> str | None:
         return value if info.data["state"] == JobState.WAITING else None
+
+
+class JobChanges(BaseModel):
+    """What may be changed of a job at any time; what is left out, or null, stays.
+
+    A tag is 1 to 50 of ``A-Z a-z 0-9 . _ : / = + -``, the first a letter or a digit; 20 at most. A note is text.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    tags: Annotated[list[Annotated[str, Field(max_length=50)]], Field(max_length=MAX_TAGS)] | None = None
+    note: Annotated[str, Field(max_length=MAX_NOTE)] | None = None
+
+
+class SavedFilterOut(FromAttributes):
+    """A search of the list of jobs that the caller's owner saved."""
+
+    name: str
+    query: str
+    created_at: str
+
+
+class SavedFilterList(BaseModel):
+    """By name."""
+
+    items: list[SavedFilterOut]
+
+
+class SavedFilterIn(BaseModel):
+    """A search as ``q`` of ``GET /v1/jobs`` takes it."""
+
+    query: Annotated[str, Field(min_length=1, max_length=200)]
 
 
 class OutcomeOut(FromAttributes):

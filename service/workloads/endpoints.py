@@ -19,9 +19,14 @@ router = APIRouter(prefix="/workloads", tags=["workloads"])
 
 
 @router.get("", dependencies=[READ])
-def list_workloads(storage: ClientDep, cursor: Cursor = None, limit: Limit = 50) -> WorkloadPage:
+def list_workloads(
+    storage: ClientDep,
+    cursor: Cursor = None,
+    q: Annotated[str, Query(max_length=200, description="text in the key, the label or the program")] = "",
+    limit: Limit = 50,
+) -> WorkloadPage:
     """Workloads that some job was submitted for, newest first."""
-    return WorkloadPage.model_validate(storage.list_workloads(cursor, limit))
+    return WorkloadPage.model_validate(storage.list_workloads(cursor, limit, q.strip()))
 
 
 @router.get("/{key}", dependencies=[READ])

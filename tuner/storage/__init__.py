@@ -34,6 +34,7 @@ from tuner.storage.jobs import (
     Lease,
     NewEvent,
     Page,
+    SavedFilter,
     SearchTaskRow,
 )
 from tuner.storage.libraries import (
@@ -118,6 +119,7 @@ __all__ = [
     "RecordQuery",
     "RefusedDevice",
     "Retention",
+    "SavedFilter",
     "Scope",
     "SearchTaskRow",
     "Served",

@@ -75,6 +75,9 @@ class Job:
     """Failed attempts in a row, with no trial recorded in between."""
     not_before: str | None = None
     """When a WAITING job may be tried again; None for at once."""
+    tags: tuple[str, ...] = ()
+    """In the order in which they were given."""
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +108,7 @@ class JobOrder(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class JobQuery:
-    """A part of a table of jobs: those whose name, id or owner holds ``text`` (in any case), ``offset`` rows on."""
+    """A part of a table of jobs: those that ``text`` finds (tuner.storage.filters), ``offset`` rows on."""
 
     text: str = ""
     state: JobState | None = None
@@ -121,6 +124,15 @@ class JobTable:
 
     items: tuple[Job, ...]
     total: int
+
+
+@dataclass(frozen=True, slots=True)
+class SavedFilter:
+    """A search of the list of jobs that an owner keeps under a name."""
+
+    name: str
+    query: str
+    created_at: str
 
 
 @dataclass(frozen=True, slots=True)

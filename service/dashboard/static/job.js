@@ -157,6 +157,15 @@ async function act(action) {
   }
 }
 
+document.getElementById("notes").addEventListener("submit", async (event) => {
+  event.preventDefault();
+  const { tags, note } = event.target.elements, refused = document.getElementById("refused");
+  const body = JSON.stringify({ tags: tags.value.split(/[\s,]+/).filter(Boolean), note: note.value });
+  const answer = await ask(`${root}/v1/jobs/${job.id}`, { method: "PATCH", body, headers: { "Content-Type": "application/json" } });
+  if (answer?.ok) return location.reload();
+  refused.hidden = false;
+  refused.textContent = answer ? await reason(answer) : "The note could not be saved: the service does not answer.";
+});
 for (const action of ["cancel", "resume"]) button(action).addEventListener("click", () => act(action));
 document.querySelector(".log").scrollTop = document.querySelector(".log").scrollHeight;
 if (job.ended === "no") follow();

@@ -1,5 +1,5 @@
 // Keeps the table of jobs and the figures above it up to date.
-import { ask, every, replace } from "./service.js";
+import { ask, every, reason, replace, root } from "./service.js";
 
 const EVERY_S = 2;
 const container = document.getElementById("jobs");
@@ -28,3 +28,21 @@ async function refresh() {
 
 rate();
 every(EVERY_S, refresh);
+
+// -- saved searches -------------------------------------------------------------------------------------------------
+async function change(name, options) {
+  const answer = await ask(`${root}/v1/filters/${encodeURIComponent(name)}`, options);
+  if (answer?.ok) return location.reload();
+  const unsaved = document.getElementById("unsaved");
+  unsaved.hidden = false;
+  unsaved.textContent = answer ? await reason(answer) : "The service does not answer.";
+}
+
+document.getElementById("save")?.addEventListener("submit", (event) => {
+  event.preventDefault();
+  const query = new URLSearchParams(location.search).get("q");
+  change(event.target.elements.name.value, { method: "PUT", body: JSON.stringify({ query }), headers: { "Content-Type": "application/json" } });
+});
+for (const button of document.querySelectorAll("[data-forget]")) {
+  button.addEventListener("click", () => change(button.dataset.forget, { method: "DELETE" }));
+}

@@ -79,6 +79,8 @@ def job_of(row: AnyRow, whole: bool = True) -> Job:
         priority=row.priority,
         failed_attempts=row.failed_attempts,
         not_before=row.not_before,
+        tags=tuple(filter(None, row.tags.split(","))),
+        note=row.note,
     )
 
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, and_, func, or_, select, update
+from sqlalchemy import ColumnElement, Connection, and_, func, select, update
 
 from tuner.errors import InvalidInput
 from tuner.program.job.jobspec import JobSpec
@@ -23,11 +23,12 @@ from tuner.storage.sql._rows import Part, append_events, end, find_job, insert_n
 from tuner.storage.sql.audit import audit
 from tuner.storage.sql.columns import canonical
 from tuner.storage.sql.engine import Database
+from tuner.storage.sql.found import found_by
 from tuner.storage.sql.identity import stored_workload
 from tuner.storage.sql.keys import lock_owner
 from tuner.storage.sql.queue import ABANDONED, FORGOTTEN
 from tuner.storage.sql.quotas import Asked, check_quota
-from tuner.storage.sql.schema import api_keys, jobs, search_tasks, targets, workloads
+from tuner.storage.sql.schema import jobs, search_tasks, targets, workloads
 
 ORDERS: dict[JobOrder, ColumnElement[Any]] = {
     JobOrder.CREATED: jobs.c.number,
@@ -93,9 +94,16 @@ class Jobs(Part):
             return find_job(connection, job_id)
 
     def list_jobs(
-        self, cursor: str | None = None, state: JobState | None = None, limit: int = 50, *, whole: bool = True
+        self,
+        cursor: str | None = None,
+        state: JobState | None = None,
+        limit: int = 50,
+        *,
+        text: str = "",
+        whole: bool = True,
     ) -> Page[Job]:
-        """Newest first. A cursor that is not ours raises InvalidInput on field ``cursor``.
+        """Newest first; those that ``text`` finds (tuner.storage.filters). A cursor that is not ours raises
+        InvalidInput on field ``cursor``.
 
         ``spec`` and ``summary`` may be large; unless ``whole`` they are not read, and empty.
         """
@@ -105,6 +113,7 @@ class Jobs(Part):
             query = query.where(jobs.c.number < before)
         if state is not None:
             query = query.where(jobs.c.state == state.value)
+        query = query.where(*found_by(text))
         with self._database.read() as connection:
             rows = connection.execute(query).all()
         return cursors.page("jobs", rows, limit, lambda row: int(row.number), lambda row: job_of(row, whole))
@@ -166,19 +175,9 @@ class Jobs(Part):
 
 
 def _conditions(query: JobQuery) -> list[ColumnElement[bool]]:
-    conditions = [jobs.c.number > 0]
+    conditions = [jobs.c.number > 0, *found_by(query.text)]
     if query.state is not None:
         conditions.append(jobs.c.state == query.state.value)
-    if query.text:
-        owners = select(api_keys.c.id).where(api_keys.c.name.icontains(query.text, autoescape=True))
-        conditions.append(
-            or_(
-                jobs.c.name.icontains(query.text, autoescape=True),
-                jobs.c.id.icontains(query.text, autoescape=True),
-                jobs.c.owner.icontains(query.text, autoescape=True),
-                jobs.c.owner.in_(owners),
-            )
-        )
     return conditions
 
 

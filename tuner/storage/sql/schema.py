@@ -109,12 +109,26 @@ jobs = Table(
     Column("budget_seconds", Double),
     # Whom to notify when the job has ended: {"url", "key"}, the key being the one whose secret signs.
     Column("webhook", Json(dict, optional=True, none_as_null=True)),
+    # Each between two commas, so that one is found as text: ",nightly,bert,".
+    Column("tags", SafeText, nullable=False, server_default=""),
+    Column("note", SafeText, nullable=False, server_default=""),
     UniqueConstraint("owner", "idempotency_key"),
     Index(None, "state", "number"),
     # The queue: every column that a choice reads, so that it reads no rows.
     Index(None, "state", "device", "priority", "owner", "number", "not_before"),
     Index(None, "owner", "started_at"),
     Index(None, "owner", "ended_at"),
+)
+
+saved_filters = Table(
+    "saved_filters",
+    metadata,
+    Column("number", BigInt, primary_key=True),
+    Column("owner", SafeText, nullable=False),
+    Column("name", SafeText, nullable=False),
+    Column("query", SafeText, nullable=False),
+    Column("created_at", Instant, nullable=False, default=now()),
+    UniqueConstraint("owner", "name"),
 )
 
 search_tasks = Table(

@@ -24,6 +24,7 @@ from tuner.storage.sql.leases import Leases
 from tuner.storage.sql.lookups import Lookups
 from tuner.storage.sql.maintenance import StaleRecords
 from tuner.storage.sql.migrate import check_schema
+from tuner.storage.sql.notes import Notes
 from tuner.storage.sql.pruning import Pruning
 from tuner.storage.sql.pulse import Pulses
 from tuner.storage.sql.records import Records
@@ -36,7 +37,18 @@ from tuner.storage.sql.workloads import Workloads
 
 
 class ClientStorage(
-    Jobs, Events, SearchTasks, Records, FoundRecords, Trials, Workloads, Lookups, Artifacts, ServedLibraries, Aliases
+    Jobs,
+    Notes,
+    Events,
+    SearchTasks,
+    Records,
+    FoundRecords,
+    Trials,
+    Workloads,
+    Lookups,
+    Artifacts,
+    ServedLibraries,
+    Aliases,
 ):
     """What clients ask: jobs and how they go, what is known of workloads, libraries and their names."""
 

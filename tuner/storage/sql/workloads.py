@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from sqlalchemy import BindParameter, Connection, bindparam, distinct, func, select
+from sqlalchemy import BindParameter, Connection, Select, Text, bindparam, cast, distinct, func, or_, select
 
 from tuner.storage.errors import NotFound
 from tuner.storage.jobs import Page
@@ -50,15 +51,15 @@ class _Known:
 
 
 class Workloads(Part):
-    def list_workloads(self, cursor: str | None = None, limit: int = 50) -> Page[WorkloadRow]:
-        """Newest first."""
+    def list_workloads(self, cursor: str | None = None, limit: int = 50, text: str = "") -> Page[WorkloadRow]:
+        """Newest first; those whose key, label or program holds ``text``, in any case."""
         before = cursors.decode("workloads", cursor)
         asked = {
             "before": cursors.MAX_NUMBER if before is None else cursors.position(before),
             "count": cursors.checked(limit) + 1,
         }
         with self._database.read() as connection:
-            rows = connection.execute(_LISTED, asked).all()
+            rows = connection.execute(_found(text) if text else _LISTED, asked).all()
             known = _known(connection, [row.id for row in rows])
         return cursors.page("workloads", rows, limit, lambda row: int(row.id), lambda row: _workload_of(row, known))
 
@@ -69,6 +70,11 @@ class Workloads(Part):
             if row is None:
                 raise NotFound(f"no workload {workload_key!r}")
             return _workload_of(row, _known(connection, [row.id]))
+
+
+def _found(text: str) -> Select[Any]:
+    held = (workloads.c.key, cast(workloads.c.workload, Text))
+    return _LISTED.where(or_(*(column.icontains(text, autoescape=True) for column in held)))
 
 
 def _known(connection: Connection, ids: Sequence[int]) -> Mapping[int, _Known]:
