@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,11 @@ from typing import Any
 import httpx
 
 from shapewright.connection import Fields, read_json
-from shapewright.errors import ServiceUnreachable
+from shapewright.errors import ServiceNotFound, ServiceUnreachable
 from shapewright.queries import WorkloadLike, key_of, part, submitted, symbols_text, task_of
 from shapewright.sse import Frames
 from shapewright.steps import Each, Item, Open, Pause, Piece, Steps, ask, each, request
+from tuner.errors import InvalidInput
 from tuner.program.job.task import SearchTask
 from tuner.program.language.workload import JsonObject
 
@@ -23,6 +25,13 @@ IMPORT_TIMEOUT = httpx.Timeout(120.0, connect=5.0)
 LONGEST_PAUSE_S = 5.0
 END_COMMENT = "end"
 PAGE = 200
+LATEST = "latest"
+"""In place of a job's id: the newest job."""
+CANDIDATES = 10
+"""Jobs that the refusal of an ambiguous name lists."""
+_JOB_ID = re.compile("job-[0-9a-f]{19}")
+SHORTEST_END = 4
+"""Characters of the end of an id that name a job: ids begin with the time, and differ at their ends."""
 
 
 class JobRequests:
@@ -70,6 +79,38 @@ class JobRequests:
     def jobs(self, state: str | None = None, limit: int = 100) -> Steps[list[JsonObject]]:
         """The newest jobs, at most ``limit`` of them."""
         return (yield from items("/v1/jobs", limit, state=state))
+
+    @request
+    def find_job(self, name: str) -> Steps[str]:
+        """The id of a job: ``latest``, an id, or so much of its beginning or its end as only one job has.
+
+        Raises ServiceNotFound, and InvalidInput with the candidates where it may be several.
+        """
+        if _JOB_ID.fullmatch(name):
+            return name
+        if name == LATEST:
+            newest = yield from items("/v1/jobs", 1)
+            if not newest:
+                raise ServiceNotFound("no job has been submitted yet")
+            return str(newest[0]["id"])
+        found = yield from items("/v1/jobs", PAGE, q=f"id:{part(name)}")
+        fitting = [job for job in found if name in (job["id"], job["id"].removeprefix("job-"))]
+        fitting = fitting or [job for job in found if _abbreviates(name, job["id"])]
+        if len(fitting) > 1:
+            listed = ", ".join(f"{job['id']} ({job['state']}, {job['name']})" for job in fitting[:CANDIDATES])
+            more = f" and {len(fitting) - CANDIDATES} more" if len(fitting) > CANDIDATES else ""
+            raise InvalidInput(
+                "job_id", f"{name!r} may be any of {len(fitting)} jobs", f"give more of it: {listed}{more}"
+            )
+        if not fitting:
+            raise ServiceNotFound(f"there is no job {name}, and none whose id begins or ends so")
+        return str(fitting[0]["id"])
+
+    @request
+    def jobs_of(self, workload: WorkloadLike, limit: int = 20) -> Steps[list[JsonObject]]:
+        """The newest jobs that search a workload, each with the ``position`` and the ``progress`` of its search."""
+        path = f"/v1/workloads/{key_of(workload)}/jobs"
+        return (yield from ask("GET", path, params={"limit": limit})).rows("items")
 
     @request
     def cancel(self, job_id: str) -> Steps[JsonObject]:
@@ -174,6 +215,11 @@ class JobRequests:
         """
         headers = {"Content-Type": "application/jsonl"}
         return (yield from ask("POST", "/v1/records", content=iter(lines), headers=headers, timeout=IMPORT_TIMEOUT))
+
+
+def _abbreviates(name: str, job_id: str) -> bool:
+    begins = job_id.startswith(name) or job_id.removeprefix("job-").startswith(name)
+    return begins or (len(name) >= SHORTEST_END and job_id.endswith(name))
 
 
 def items(path: str, limit: int, **params: object) -> Steps[list[JsonObject]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,12 +14,18 @@ from shapewright.connection import read_json
 from shapewright.errors import ServiceNotFound
 from shapewright.queries import RangesLike, WorkloadLike, key_of, library_query, part, target_named, task_of
 from shapewright.steps import Call, Steps, Work, ask, request
+from tuner.errors import InvalidInput, shown
 from tuner.library.package import MANIFEST
 from tuner.program.language.workload import JsonObject
 from tuner.program.target.compatible import other_cores
 
 if TYPE_CHECKING:
     from shapewright.library import Library
+
+SHORTEST_DIGEST = 6
+MOST_LIBRARIES = 1000
+"""Libraries of a workload, the newest, among which one is found by the first digits of its digest."""
+_DIGEST, _BEGINNING = re.compile("[0-9a-f]{64}"), re.compile(f"[0-9a-f]{{{SHORTEST_DIGEST},64}}")
 
 
 class LibraryRequests:
@@ -53,6 +60,8 @@ class LibraryRequests:
 
     def _served(self, workload: WorkloadLike, asked: JsonObject) -> Steps[JsonObject]:
         path = f"/v1/workloads/{key_of(workload)}/served"
+        if "digest" in asked:
+            asked = {**asked, "digest": (yield from self._digest(workload, asked["digest"]))}
         try:
             return (yield from ask("POST", path, json=asked))
         except ServiceNotFound:
@@ -63,6 +72,22 @@ class LibraryRequests:
                     continue
                 return {**served, "tuned_on_cores": cores}
             raise
+
+    def _digest(self, workload: WorkloadLike, digest: str) -> Steps[str]:
+        """The digest that begins so, of the workload's libraries. Raises InvalidInput, ServiceNotFound."""
+        if _DIGEST.fullmatch(digest):
+            return digest
+        if not _BEGINNING.fullmatch(digest):
+            remedy = f"its {SHORTEST_DIGEST} to 64 first digits, as `shapewright history` lists them"
+            raise InvalidInput("digest", f"{shown(digest)} is no SHA-256, nor the beginning of one", remedy)
+        key = key_of(workload)
+        libraries = yield from items(f"/v1/workloads/{key}/libraries", MOST_LIBRARIES)
+        found = [each["digest"] for each in libraries if each["digest"].startswith(digest)]
+        if len(found) > 1:
+            raise InvalidInput("digest", f"{digest} begins {len(found)} libraries", f"one of: {', '.join(found[:10])}")
+        if not found:
+            raise ServiceNotFound(f"no library of {key} has a digest that begins with {digest}")
+        return str(found[0])
 
     def _on_other_cores(self, workload: WorkloadLike, asked: JsonObject) -> Steps[list[tuple[str, int]]]:
         """Targets that the service has libraries for, and how many cores they have where ``asked`` has another number.
@@ -194,17 +219,25 @@ class LibraryRequests:
     def promote(
         self,
         workload: WorkloadLike,
-        digest: str,
+        digest: str | None,
         alias: str,
         *,
+        target: str | None = None,
+        threads: int | None = None,
         reason: str = "",
         at_least_percent: float | None = None,
     ) -> Steps[JsonObject]:
-        """Give a name to the library of that digest.
+        """Give a name to the library of that digest, of which the first digits are enough; None: to the one that is
+        served now, for the target and the threads.
 
         With ``at_least_percent`` a later library that is verified and at least so much faster takes it by itself.
         """
-        body = {"digest": digest, "reason": reason, "at_least_percent": at_least_percent}
+        if digest is None:
+            served = yield from self._served(workload, library_query(workload, target=target, threads=threads))
+            chosen = served["digest"]
+        else:
+            chosen = yield from self._digest(workload, digest)
+        body = {"digest": chosen, "reason": reason, "at_least_percent": at_least_percent}
         return (yield from ask("POST", f"/v1/workloads/{key_of(workload)}/aliases/{part(alias)}", json=body))
 
     @request

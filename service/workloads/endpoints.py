@@ -13,7 +13,9 @@ from service.lookup.batching import LookupBatcher
 from service.lookup.best_query import BestQuery
 from service.lookup.schemas import BestOut
 from service.metrics import Metrics
-from service.workloads.schemas import WorkloadOut, WorkloadPage
+from service.workloads.schemas import WorkloadJob, WorkloadJobs, WorkloadOut, WorkloadPage
+
+MAX_JOBS = 100
 
 router = APIRouter(prefix="/workloads", tags=["workloads"])
 
@@ -32,6 +34,14 @@ def list_workloads(
 @router.get("/{key}", dependencies=[READ])
 def get_workload(key: str, storage: ClientDep) -> WorkloadOut:
     return WorkloadOut.model_validate(storage.get_workload(key))
+
+
+@router.get("/{key}/jobs", dependencies=[READ])
+def list_jobs_of(key: str, storage: ClientDep, limit: Annotated[int, Query(ge=1, le=MAX_JOBS)] = 20) -> WorkloadJobs:
+    """The newest jobs that search the workload, newest first, each with how far that search is."""
+    rows = storage.tasks_of_workload(key, limit)
+    jobs = {job_id: storage.get_job(job_id) for job_id in dict.fromkeys(row.job_id for row in rows)}
+    return WorkloadJobs(items=[WorkloadJob.of(jobs[row.job_id], row) for row in rows])
 
 
 @router.get("/{key}/best", dependencies=[READ], response_model=BestOut)

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from pydantic import BaseModel
+
+from service.jobs.schemas import JobOut
 from service.schemas import FromAttributes, PageOut
+from tuner.search.summary import JobSummary
+from tuner.storage import Job, SearchTaskRow
 
 
 class WorkloadOut(FromAttributes):
@@ -24,3 +29,29 @@ class WorkloadOut(FromAttributes):
 
 class WorkloadPage(PageOut[WorkloadOut]):
     """A part of the list of workloads, newest first. ``cursor`` asks for the next part; null at the end."""
+
+
+class WorkloadJob(JobOut):
+    """A job that searches a workload, and that search: ``progress`` is its summary, null before it begins."""
+
+    position: int
+    target_fingerprint: str
+    threads: int
+    progress: dict[str, Any] | None
+
+    @staticmethod
+    def of(job: Job, row: SearchTaskRow) -> WorkloadJob:
+        summary = JobSummary.from_json(job.summary).tasks.get(row.position)
+        return WorkloadJob(
+            **dict(JobOut.model_validate(job)),
+            position=row.position,
+            target_fingerprint=row.target_fingerprint,
+            threads=row.task.threads,
+            progress=summary.to_json() if summary else None,
+        )
+
+
+class WorkloadJobs(BaseModel):
+    """The newest jobs that search a workload."""
+
+    items: list[WorkloadJob]

@@ -11,7 +11,7 @@ import click
 
 from shapewright import defaults
 from shapewright.cli import options
-from shapewright.cli.jobs import client
+from shapewright.cli.finding import client
 from shapewright.cli.keys import actor, new_key
 from shapewright.cli.logins import LOGIN_TTL_S, login_link
 from shapewright.cli.output import as_json, emit, table

@@ -26,7 +26,8 @@ def check(*, directory: Path, against: Path | None, seconds: float, json_output:
     Whether its files are whole, whether it computes what the NumPy reference does at ragged shapes, in and beyond its
     range, without touching the memory around its operands; and with --against whether it is slower than another one,
     timed in turns at the instances that it was tuned for. The exit code is 1 if it is not whole, wrong or slower. DIR
-    may be a snapshot, or hold several libraries in folders: all are checked.
+    may be a snapshot, or a directory of `pull JOB_ID` or `tune -o`: all libraries in its folders are checked. Folders
+    that are hidden, links or another user's are not entered.
     """
     from shapewright.checking import Checker  # noqa: PLC0415  (TVM)
     from shapewright.snapshot import Snapshot  # noqa: PLC0415  (keeps --help fast)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from shapewright.cli.outcomes import NOTHING, OUTCOME_COLUMNS, outcome_rows
 from shapewright.cli.output import table, yes_no
 from tuner.durations import format_duration
 from tuner.search.outcome import Outcome, total_of
-from tuner.search.summary import JobSummary, SearchSummary
+from tuner.search.summary import PAST_SEARCH, JobSummary, SearchSummary
 
 FACTS = ("id", "name", "state", "error", "device", "worker", "created_at", "started_at", "ended_at")
 TOLD = frozenset({"trials", "trials_budget", "failed", "ended_by", "objective_s", "outcome"})
@@ -67,6 +67,20 @@ def trials(job: Mapping[str, Any], summaries: list[SearchSummary], noun: str = "
     failed = sum(summary.failed for summary in summaries)
     endings = dict.fromkeys(filter(None, (summary.ending for summary in summaries)))
     return ", ".join([f"{job['trials']}{of}{noun}" + (f" ({failed} failed)" if failed else ""), *endings])
+
+
+def standing(job: Mapping[str, Any], summaries: Sequence[SearchSummary]) -> str:
+    """``job job-1 is RUNNING: 35 of 128 trials, searching, 2 min left``; of the last of several searches."""
+    text = f"job {job['id']} is {job['state']}"
+    if not summaries:
+        return text
+    current = summaries[-1]
+    parts = [current.trials_text]
+    if job["state"] == "RUNNING":
+        parts.append(current.activity)
+        if current.phase not in PAST_SEARCH and (left_s := current.remaining_s) is not None:
+            parts.append(f"{format_duration(left_s, whole=True)} left")
+    return f"{text}: {', '.join(parts)}"
 
 
 def figures(summary: SearchSummary) -> list[tuple[str, str]]:

@@ -6,18 +6,17 @@ import queue
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from shapewright import defaults
 from shapewright.cli import options
 from shapewright.cli.describe import described, ended_text
 from shapewright.cli.display import JobView, display_for
+from shapewright.cli.finding import client, job_id, service_and_job
 from shapewright.cli.output import CommandFailed, ExitCode, as_json, emit, failure_of, table
-from tuner.errors import InvalidInput, ShapewrightError
+from tuner.errors import ShapewrightError
 
 if TYPE_CHECKING:
     from shapewright.client import Client
@@ -33,7 +32,6 @@ JOB_CONTINUES = (ExitCode.OUT_OF_TIME, ExitCode.UNREACHABLE, ExitCode.INTERRUPTE
 """Exit codes after which the job itself continues."""
 
 timeout = click.option("--timeout", type=options.Seconds(), metavar="S", help="Wait S seconds, then exit with 6.")
-job_id = click.argument("job_id", metavar="ID")
 
 
 @click.command()
@@ -85,8 +83,8 @@ def hand_in(
 @as_json
 def watch(job_id: str, timeout: float | None, url: str | None, key: str | None, json_output: bool) -> int:
     """Show the progress of a job until it has ended."""
-    with client(url, key) as service, not_found_hint(job_id):
-        return _watch(service, service.job(job_id), timeout, json_output)
+    with service_and_job(url, key, job_id) as (service, found):
+        return _watch(service, service.job(found), timeout, json_output)
 
 
 @click.command("jobs")
@@ -108,8 +106,8 @@ def list_jobs(state: str | None, limit: int, url: str | None, key: str | None, j
 @as_json
 def show(job_id: str, url: str | None, key: str | None, json_output: bool) -> None:
     """Show a job: its state, its search tasks and results."""
-    with client(url, key) as service, not_found_hint(job_id):
-        job = service.job(job_id)
+    with service_and_job(url, key, job_id) as (service, found):
+        job = service.job(found)
     emit(job, json_output, described(job))
 
 
@@ -119,8 +117,8 @@ def show(job_id: str, url: str | None, key: str | None, json_output: bool) -> No
 @as_json
 def cancel(job_id: str, url: str | None, key: str | None, json_output: bool) -> None:
     """Ask a job to stop; what it has measured is kept."""
-    with client(url, key) as service, not_found_hint(job_id):
-        job = service.cancel(job_id)
+    with service_and_job(url, key, job_id) as (service, found):
+        job = service.cancel(found)
     emit(job, json_output, f"{job['id']}  {job['state']}")
 
 
@@ -130,32 +128,9 @@ def cancel(job_id: str, url: str | None, key: str | None, json_output: bool) -> 
 @as_json
 def resume(job_id: str, url: str | None, key: str | None, json_output: bool) -> None:
     """Put a cancelled or failed job back in the queue."""
-    with client(url, key) as service, not_found_hint(job_id):
-        job = service.resume(job_id)
+    with service_and_job(url, key, job_id) as (service, found):
+        job = service.resume(found)
     emit(job, json_output, f"{job['id']}  {job['state']}")
-
-
-def client(url: str | None, key: str | None) -> Client:
-    """A client of the service at ``url``. Raises InvalidInput if that cannot be a URL."""
-    from shapewright.client import Client  # noqa: PLC0415  (keeps --help fast)
-
-    address = url or defaults.service_url()
-    if not address.startswith(("http://", "https://")):
-        raise InvalidInput("url", f"{address!r} is not a service's address", "as in http://127.0.0.1:8321")
-    return Client(address, key)
-
-
-@contextmanager
-def not_found_hint(job_id: str) -> Iterator[None]:
-    """Turn ServiceNotFound into a failure that names the command which lists jobs."""
-    from shapewright.errors import ServiceNotFound  # noqa: PLC0415
-
-    try:
-        yield
-    except ServiceNotFound as error:
-        remedy = "`shapewright jobs` lists them"
-        message = f"{error}; {remedy}"
-        raise CommandFailed(ExitCode.NOT_FOUND, message, field="job_id", problem=str(error), remedy=remedy) from error
 
 
 def _watch(

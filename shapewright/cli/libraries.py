@@ -9,7 +9,7 @@ import click
 
 from shapewright.cli import options
 from shapewright.cli.describe_libraries import described_history
-from shapewright.cli.jobs import client
+from shapewright.cli.finding import ALIASES, DIGESTS, JOBS, WORKLOADS, client, job_named
 from shapewright.cli.output import as_json, emit
 from tuner.durations import format_duration
 from tuner.errors import InvalidInput
@@ -18,7 +18,7 @@ from tuner.program.language.shape_vars import format_shape
 if TYPE_CHECKING:
     from tuner.program.job.task import SearchTask
 
-workload = click.argument("workload", metavar="WORKLOAD")
+workload = click.argument("workload", metavar="WORKLOAD", shell_complete=WORKLOADS)
 target = click.option("--target", help="A target's fingerprint [default: the job file's, or the newest known].")
 threads = click.option(
     "--threads", type=click.IntRange(1, 1024), metavar="N", help="Of a kernel [default: the job file's; else 1]."
@@ -30,7 +30,7 @@ threads = click.option(
 @click.option("--shape", required=True, help="Each shape variable (T=37,S=4) or, of a key, each symbol (m=592).")
 @target
 @click.option("--threads", type=click.IntRange(1, 1024), help="How many it runs on [default: the job file's, or 1].")
-@click.option("--job", metavar="ID", help="Only what this job measured and built.")
+@click.option("--job", metavar="ID", shell_complete=JOBS, help="Only what this job measured and built.")
 @options.service
 @as_json
 def best(
@@ -50,7 +50,7 @@ def best(
     """
     name, target = resolve(workload, target)
     with client(url, key) as service:
-        answer = service.best(name, shape, target, threads, job)
+        answer = service.best(name, shape, target, threads, job_named(service, job))
     emit(answer, json_output, _best_text(answer))
 
 
@@ -69,8 +69,13 @@ def _best_text(answer: dict[str, Any]) -> str:
 
 @click.command()
 @workload
-@click.option("--alias", required=True, metavar="NAME", help="As in production.")
-@click.option("--digest", metavar="SHA256", help="The library that gets the name.")
+@click.option("--alias", required=True, metavar="NAME", shell_complete=ALIASES, help="As in production.")
+@click.option(
+    "--digest",
+    metavar="SHA256",
+    shell_complete=DIGESTS,
+    help="The library that gets the name; its first digits are enough [default: the one that is served now].",
+)
 @click.option("--roll-back", is_flag=True, help="Give the name back to the library that had it before.")
 @click.option("--at-least", type=click.FloatRange(0, 10_000), metavar="PERCENT", help="See below.")
 @click.option("--reason", default="", metavar="TEXT", help="Kept in the history.")
@@ -94,19 +99,22 @@ def promote(
 ) -> None:
     """Give a name to a library, for `pull --alias`.
 
-    WORKLOAD is a key or a job file. With --at-least a later library that is verified and so much faster takes the name
+    WORKLOAD is a key or a job file. Without --digest it is the library that `pull` would give now, for the target and
+    the threads. With --at-least a later library that is verified and so much faster takes the name
     by itself; that ends with --roll-back.
     """
-    if roll_back == (digest is not None):
+    if roll_back and digest is not None:
         raise click.UsageError("give either --digest or --roll-back")
     if roll_back and at_least is not None:
         raise click.UsageError("--at-least goes with --digest: a roll-back ends the rule")
     name, target = resolve(workload, target)
     with client(url, key) as service:
-        if digest is None:
+        if roll_back:
             given = service.roll_back(name, alias, target, threads, reason=reason)
         else:
-            given = service.promote(name, digest, alias, reason=reason, at_least_percent=at_least)
+            given = service.promote(
+                name, digest, alias, target=target, threads=threads, reason=reason, at_least_percent=at_least
+            )
     library = given["library"]
     emit(given, json_output, f"{alias} is library {library['digest']} of job {library['job_id']}")
 

@@ -121,14 +121,17 @@ def _roles(answer: Mapping[str, str] | NoMatch) -> dict[str, str]:
 
 def _explanation(task: dict[str, Any]) -> str:
     axes = ((axis["shown"], " ".join(map(str, axis["choices"])), axis["doc"]) for axis in task["axes"])
+    takers = " and ".join(rule["name"] for rule in task["rules"])
     return "\n".join(
         [
-            f"{task['workload']}  ({task['workload_key']})",
+            f"{takers} take{'s' * (len(task['rules']) == 1)} {task['workload']}  ({task['workload_key']})",
+            *(f"    {rule['name']} version {rule['version']}: {rule['why']}" for rule in task["rules"]),
+            "computed:",
             *(f"    {stage}" for stage in task["program"].splitlines()),
-            *(f"not by {name}: {reason}" for name, reason in task["passed_over"].items()),
-            *(f"by {rule['name']} version {rule['version']}: {rule['why']}" for rule in task["rules"]),
             f"{task['size']:,} points before the hardware's limits, over these axes:",
             table(("AXIS", "CHOICES", "MEANING"), axes),
+            *(["passed over:"] if task["passed_over"] else []),
+            *(f"    {name}: {reason}" for name, reason in task["passed_over"].items()),
         ]
     )
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shapewright.cli import options
-from shapewright.cli.jobs import client, hand_in, timeout
+from shapewright.cli.finding import client
+from shapewright.cli.jobs import hand_in, timeout
 from shapewright.cli.output import as_json, say
 from tuner.errors import InvalidInput, shown
 

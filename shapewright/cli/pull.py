@@ -11,11 +11,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shapewright.cli import options
+from shapewright.cli.describe import standing
 from shapewright.cli.describe_libraries import described_library
-from shapewright.cli.jobs import client
+from shapewright.cli.finding import ALIASES, DIGESTS, JOBS, WORKLOADS_AND_JOBS, client, job_named
 from shapewright.cli.libraries import resolve, target, threads
 from shapewright.cli.output import CommandFailed, ExitCode, as_json, emit, quiet_stdout, say
+from shapewright.errors import ServiceError, ServiceNotFound
 from tuner.errors import InvalidInput
+from tuner.library.package import read_manifest
+from tuner.search.summary import JobSummary, SearchSummary
 
 if TYPE_CHECKING:
     from shapewright.client import Client
@@ -25,19 +29,23 @@ Pulled = tuple[dict[str, Any], Sequence[Path], str]
 """What a command prints as JSON, the folders of the libraries, and what it prints as text."""
 JOB_ID = "job-"
 """The prefix of job ids, which keys of workloads do not have."""
+LATEST = "latest"
+UNENDED = ("WAITING", "RUNNING", "CANCELLING")
 FLAGS = {"ranges": "--range", "workload": "WORKLOAD"}
 """How parameters are called on the command line, where that is not ``--`` and their name."""
 
 
 @click.command()
-@click.argument("workload", metavar="WORKLOAD", required=False)
+@click.argument("workload", metavar="WORKLOAD", required=False, shell_complete=WORKLOADS_AND_JOBS)
 @options.output
 @target
 @threads
 @click.option("--range", "ranges", metavar="T=1..512", help="What it must cover [default: the job file's; the widest].")
-@click.option("--job", metavar="ID", help="The library that this job built.")
-@click.option("--digest", metavar="SHA256", help="The library with this digest.")
-@click.option("--alias", metavar="NAME", help="The library of this name, as in production.")
+@click.option("--job", metavar="ID", shell_complete=JOBS, help="The library that this job built.")
+@click.option(
+    "--digest", metavar="SHA256", shell_complete=DIGESTS, help="The library with this digest, or one that begins so."
+)
+@click.option("--alias", metavar="NAME", shell_complete=ALIASES, help="The library of this name, as in production.")
 @click.option("--lock", type=options.OutputFile(), metavar="FILE", help="Add what was pulled to a lock file.")
 @click.option(
     "--locked",
@@ -50,7 +58,7 @@ FLAGS = {"ranges": "--range", "workload": "WORKLOAD"}
     "source",
     type=click.Path(path_type=Path, exists=True),
     metavar="DIR_OR_FILE",
-    help="With --locked: from a snapshot or a directory, in place of the service.",
+    help="From a snapshot or a directory of libraries, in place of the service.",
 )
 @click.option(
     "--format",
@@ -81,8 +89,9 @@ def pull(
 
     WORKLOAD is a key or a job file, which brings its own target, threads, range and instances; or the id of a job, of
     which every library is written to a folder of its own. With --locked there is no WORKLOAD: every library of the lock
-    file is written, and any that differs from what was locked is refused. --format c needs a C compiler; what it
-    writes needs neither Python nor TVM.
+    file is written, and any that differs from what was locked is refused. With --from it is the best library there, of
+    this machine's target unless another is named. --format c needs a C compiler; what it writes needs neither Python
+    nor TVM.
     """
     line = {**chosen, "workload": workload, "locked": locked, "source": source, "url": url, "key": key}
     if output_format == "c":
@@ -110,16 +119,14 @@ def _pulled(
     if locked is not None:
         _refuse({**chosen, "workload": workload, "lock": lock}, "the lock file says which libraries")
         return _pull_locked(locked, directory, source, url, key)
-    if source is not None:
-        raise InvalidInput("--from", "goes with --locked", "`shapewright snapshot --from` joins libraries")
     if workload is None:
         raise click.UsageError("give a WORKLOAD, or --locked")
-    with client(url, key) as service, options.writing(directory, "--output"):
-        if workload.startswith(JOB_ID) and not Path(workload).exists():
-            _refuse(chosen, "a job's libraries are written all together")
-            document, folders, text = _pull_job(service, workload, directory)
+    with options.writing(directory, "--output"):
+        if source is not None:
+            document, folders, text = _pull_from(source, workload, directory, chosen)
         else:
-            document, folders, text = _pull_one(service, workload, directory, chosen)
+            with client(url, key) as service:
+                document, folders, text = _pull_served(service, workload, directory, chosen)
     if lock is not None:
         from shapewright.lock import write_lock  # noqa: PLC0415  (keeps --help fast)
 
@@ -129,25 +136,76 @@ def _pulled(
     return document, folders, text
 
 
-def _pull_one(service: Client, workload: str, directory: Path, chosen: Mapping[str, Any]) -> Pulled:
+def _pull_served(service: Client, workload: str, directory: Path, chosen: Mapping[str, Any]) -> Pulled:
+    if (workload.startswith(JOB_ID) or workload == LATEST) and not Path(workload).exists():
+        _refuse(chosen, "a job's libraries are written all together")
+        return _pull_job(service, workload, directory)
     name, fingerprint = resolve(workload, chosen["target"])
-    served = service.served(name, **{**chosen, "target": fingerprint})
+    try:
+        asked = {**chosen, "target": fingerprint, "job": job_named(service, chosen["job"])}
+        served = service.served(name, **asked)
+    except ServiceNotFound as error:
+        searching = _searching(service, name)
+        if not searching:
+            raise
+        told = "; ".join(f"{text}: shapewright watch {job_id}" for job_id, text in searching.items())
+        raise CommandFailed(ExitCode.NOT_FOUND, f"{error}; {told}", running=list(searching)) from error
     manifest = service.download_library(name, directory, digest=served["digest"], target=served["target_fingerprint"])
-    document = {"directory": str(directory), **manifest, "served": served}
+    searching = _searching(service, name)
+    for text in searching.values():
+        say(f"{text}: a later `pull` may give a better library")
+    document = {"directory": str(directory), **manifest, "served": served, "running": list(searching)}
     return document, [directory], described_library(directory, served)
 
 
-def _pull_job(service: Client, job_id: str, directory: Path) -> Pulled:
+def _searching(service: Client, workload: Any) -> dict[str, str]:
+    """How far the jobs are that search a workload and have not ended; a service of an earlier release knows none."""
+    try:
+        found = service.jobs_of(workload)
+    except ServiceError:
+        return {}
+    return {
+        each["id"]: standing(each, [SearchSummary.from_json(each["progress"])] if each["progress"] else [])
+        for each in found
+        if each["state"] in UNENDED
+    }
+
+
+def _pull_from(source: Path, workload: str, directory: Path, chosen: Mapping[str, Any]) -> Pulled:
+    """Write the best library of a snapshot or a directory."""
+    _refuse({name: chosen[name] for name in ("job", "alias")}, "only a service knows jobs and names")
+    from shapewright.snapshot import Missing, offers_of, write_snapshot  # noqa: PLC0415  (keeps --help fast)
+
+    name, fingerprint = resolve(workload, chosen["target"])
+    offers = [offer for offer in offers_of(source) if offer.entry.digest.startswith(chosen["digest"] or "")]
+    with TemporaryDirectory(prefix="shapewright-") as folder:
+        snapshot = write_snapshot(Path(folder, "of.snapshot"), offers)
+        entry = snapshot.entry_for(name, fingerprint, chosen["threads"], chosen["ranges"])
+        if isinstance(entry, Missing):
+            digest = f" with a digest that begins with {chosen['digest']}" if chosen["digest"] else ""
+            reason = entry.reason.replace(str(snapshot.file), str(source))
+            raise CommandFailed(ExitCode.NOT_FOUND, f"{reason}{digest}")
+        snapshot.extract(entry, directory)
+    document = {"directory": str(directory), **read_manifest(directory), "from": str(source)}
+    return document, [directory], f"{directory}: {entry}, from {source}"
+
+
+def _pull_job(service: Client, name: str, directory: Path) -> Pulled:
+    job_id = job_named(service, name) or name
     libraries = service.download_job(job_id, directory)
     job = service.job(job_id)
     missing = len(job["tasks"]) - len(libraries)
     if not libraries:
-        raise CommandFailed(ExitCode.NOT_FOUND, f"job {job_id} is {job['state']} and has built no library")
+        raise CommandFailed(ExitCode.NOT_FOUND, f"{_standing_of(job)}; it has built no library")
     if missing:
-        say(f"{missing} of {len(job['tasks'])} search tasks have no library; the job is {job['state']}")
+        say(f"{missing} of {len(job['tasks'])} search tasks have no library; {_standing_of(job)}")
     text = "\n".join(f"{each['directory']}: library {each['digest']}" for each in libraries)
     folders = [Path(each["directory"]) for each in libraries]
     return {"job_id": job_id, "libraries": libraries}, folders, text
+
+
+def _standing_of(job: Mapping[str, Any]) -> str:
+    return standing(job, list(JobSummary.from_json(job["summary"]).tasks.values()))
 
 
 def _pull_locked(locked: Path, directory: Path, source: Path | None, url: str | None, key: str | None) -> Pulled:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from shapewright.cli import options
-from shapewright.cli.jobs import client
+from shapewright.cli.finding import client
 from shapewright.cli.libraries import resolve
 from shapewright.cli.output import as_json, emit
 from shapewright.replacing import replaced
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from shapewright.queries import WorkloadLike
 
 PIECE = 2**18
+
 
 @click.command("export")
 @click.argument("file", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False))

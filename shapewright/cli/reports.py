@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from shapewright.cli import options
-from shapewright.cli.jobs import client, not_found_hint
+from shapewright.cli.finding import JOBS_OR_FILES, service_and_job
 from shapewright.cli.output import as_json, emit
 from shapewright.replacing import replaced
 from tuner.errors import InvalidInput
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("source", metavar="ID_OR_DIR")
+@click.argument("source", metavar="ID_OR_DIR", shell_complete=JOBS_OR_FILES)
 @click.option(
     "-o",
     "--output",
@@ -55,8 +55,8 @@ def _read(source: str, url: str | None, key: str | None) -> ReportedJob:
         return from_directory(path)
     if path.exists() or os.sep in source:
         raise InvalidInput("ID_OR_DIR", f"{source} is not a directory", "a job's id, or a directory of `tune`")
-    with client(url, key) as service, not_found_hint(source):
-        return from_service(service, source)
+    with service_and_job(url, key, source) as (service, job_id):
+        return from_service(service, job_id)
 
 
 COMMANDS = (report,)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from shapewright.cli import options
-from shapewright.cli.jobs import client
+from shapewright.cli.finding import client
 from shapewright.cli.libraries import resolve
 from shapewright.cli.output import CommandFailed, ExitCode, as_json, emit
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,11 +14,11 @@ from shapewright.snapshot.entries import LIST, Entry, comment_of, list_bytes, me
 from shapewright.snapshot.order import KEPT, best_of, newest_of
 from shapewright.snapshot.reading import Snapshot
 from tuner.errors import InvalidInput, ShapewrightError
-from tuner.library.package import MANIFEST, read_files
+from tuner.library.package import FILES, MANIFEST, read_files
 
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _UNIX, _MODE = 3, 0o100644 << 16
-DEPTH = 3
+DEPTH = 2
 """How far below a directory libraries are looked for: `tune -o` writes DIR/WORKLOAD/TARGET."""
 
 
@@ -56,10 +57,34 @@ def _offer(folder: Path) -> Offer:
 
 
 def library_folders(path: Path) -> list[Path]:
-    """Folders with a library: ``path`` itself, and those below."""
-    return [
-        file.parent for depth in range(DEPTH) for file in sorted(path.glob("*/" * depth + MANIFEST)) if path.is_dir()
-    ]
+    """The folders with a library: ``path`` itself, and those below it that `pull` and `tune -o` make.
+
+    A folder is not entered if it is hidden, a link, or another user's; a manifest alone, as other programs have them,
+    makes no library.
+    """
+    if not path.is_dir():
+        return []
+    found, level = [path] if _is_library(path) else [], [path]
+    for _ in range(DEPTH):
+        level = [each for folder in level for each in _below(folder)]
+        found += [folder for folder in level if _is_library(folder)]
+    # What is left of a library is to be said to be damaged.
+    return found or ([path] if (path / MANIFEST).is_file() else [])
+
+
+def _below(folder: Path) -> list[Path]:
+    owner = folder.stat().st_uid
+    try:
+        with os.scandir(folder) as entries:
+            own = [each for each in entries if not each.name.startswith(".") and each.is_dir(follow_symlinks=False)]
+            return sorted(Path(each.path) for each in own if each.stat(follow_symlinks=False).st_uid == owner)
+    except PermissionError:
+        return []
+
+
+def _is_library(folder: Path) -> bool:
+    """Whether any file lies there that only libraries have."""
+    return any((folder / name).is_file() for name in FILES if name != MANIFEST)
 
 
 def chosen(offers: Iterable[Offer], keep: str = "best") -> list[Offer]:

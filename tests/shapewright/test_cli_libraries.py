@@ -27,9 +27,7 @@ def build(storage: Storage, held: Lease, binary: bytes, task: int = 0, against: 
     row = held.tasks[task]
     library = package(small_dispatcher(row.task), binary, "{}", {"tvm": "0"}, held.job.id)
     comparison = Comparison(against, 1.25, 0.02, True) if against else None
-    return storage.save_library(
-        held, row.id, library.files, library.manifest, library.dispatch, comparison=comparison
-    )
+    return storage.save_library(held, row.id, library.files, library.manifest, library.dispatch, comparison=comparison)
 
 
 def made(bed: Bed, source: dict[str, Any], binary: bytes, against: str | None = None) -> Artifact:
@@ -93,13 +91,11 @@ def test_pull_tells_which_job_when_and_how_it_compares(
     assert (manifest["ranges"], manifest["protocol"]) == ({"m": [16, 1024]}, "v3")
 
 
-def test_all_libraries_of_a_job_are_written_a_folder_each(
-    shapewright: Shapewright, bed: Bed, tmp_path: Path
-) -> None:
+def test_all_libraries_of_a_job_are_written_a_folder_each(shapewright: Shapewright, bed: Bed, tmp_path: Path) -> None:
     job, _ = bed.storage.create_job(many_tasks())
     held = lease(bed.storage)
     none = shapewright("pull", job.id, "-o", tmp_path / "none", "--json")
-    assert (none.code, none.error["message"]) == (5, f"job {job.id} is RUNNING and has built no library")
+    assert (none.code, none.error["message"]) == (5, f"job {job.id} is RUNNING; it has built no library")
     library = small_dispatcher(held.tasks[0].task)
     for position in (0, 2):
         built = package(library, bytes([position]), "{}", {}, job.id)
@@ -110,7 +106,7 @@ def test_all_libraries_of_a_job_are_written_a_folder_each(
     key = held.tasks[0].workload_key
     folders = [tmp_path / "all" / f"{key}-{position}" for position in (0, 2)]
     assert ran.code == 0
-    assert "1 of 3 search tasks have no library; the job is RUNNING" in ran.err
+    assert f"1 of 3 search tasks have no library; job {job.id} is RUNNING" in ran.err
     assert [Path(each["directory"]) for each in ran.json["libraries"]] == folders
     assert [(folder / "library.so").read_bytes() for folder in folders] == [b"\0", b"\2"]
     assert shapewright("pull", "job-none", "-o", tmp_path / "x").code == 5
@@ -132,12 +128,21 @@ def test_a_promoted_library_is_pulled_by_its_name(
     assert (pulled["digest"], pulled["served"]["aliases"]) == (old.digest, ["production"])
     assert shapewright(*promote, "--roll-back", "--json").json["library"]["digest"] == new.digest
     assert shapewright(*promote, "--roll-back").code == 2
+    assert shapewright(*promote, "--digest", old.digest[:12], "--json").json["library"]["digest"] == old.digest
+    now = shapewright("pull", sample, "-o", tmp_path / "lib", "--json").json["digest"]
+    assert shapewright(*promote, "--json").json["library"]["digest"] == now == new.digest
 
     told = shapewright("history", sample)
     document = shapewright("history", sample, "--json").json
 
     assert [each["digest"] for each in document["libraries"]] == [new.digest, old.digest]
-    assert [each["action"] for each in document["promotions"]] == ["rolled_back", "promoted", "promoted"]
+    assert [each["action"] for each in document["promotions"]] == [
+        "promoted",
+        "promoted",
+        "rolled_back",
+        "promoted",
+        "promoted",
+    ]
     lines = told.out.splitlines()
     assert lines[0].split()[:3] == ["BUILT", "JOB", "RANGE"]
     assert "served" in lines[1] and "1.25x" in lines[1] and "production" in lines[1] and new.digest in lines[1]
@@ -148,7 +153,6 @@ def test_a_promoted_library_is_pulled_by_its_name(
 @pytest.mark.parametrize(
     ("options", "field"),
     [
-        ([], None),
         (["--digest", "0" * 64, "--roll-back"], None),
         (["--roll-back", "--at-least", "5"], None),
         (["--digest", "x"], "digest"),
@@ -160,6 +164,75 @@ def test_a_promotion_that_makes_no_sense_is_refused(
 ) -> None:
     ran = shapewright("promote", "wl-0", "--alias", "production", *options, "--json")
     assert (ran.code, ran.error.get("field")) == (2, field)
+
+
+def test_the_first_digits_of_a_digest_are_enough_where_they_are_of_one(
+    shapewright: Shapewright, bed: Bed, sample: Path, tmp_path: Path
+) -> None:
+    first = made(bed, wide(64), b"first")
+    made(bed, wide(64), b"second")
+    pulled = shapewright("pull", sample, "--digest", first.digest[:12], "-o", tmp_path / "lib", "--json")
+    assert pulled.json["digest"] == first.digest
+    other = "0" * 12 if not first.digest.startswith("0" * 12) else "1" * 12
+    missing = shapewright("pull", sample, "--digest", other, "-o", tmp_path / "lib", "--json")
+    assert missing.code == 5
+    short = shapewright("pull", sample, "--digest", "ab", "-o", tmp_path / "lib", "--json")
+    assert (short.code, short.error["field"]) == (2, "digest")
+
+
+def test_pull_names_the_job_that_searches_and_how_far_it_is(
+    shapewright: Shapewright, bed: Bed, sample: Path, tmp_path: Path
+) -> None:
+    job, _ = bed.storage.create_job(parse_job(wide(64)))
+    held = lease(bed.storage)
+    progress = {"phase": "search", "trials": 3, "trials_budget": 8, "elapsed_s": 3.0}
+    bed.storage.append_results(held, held.tasks[0].id, [], summary=progress)
+    standing = f"job {job.id} is RUNNING: 3 of 8 trials, searching, 5 s left"
+
+    missing = shapewright("pull", sample, "-o", tmp_path / "lib", "--json")
+
+    assert missing.code == 5
+    assert standing in missing.error["message"]
+    assert f"shapewright watch {job.id}" in missing.error["message"]
+    assert missing.error["running"] == [job.id]
+
+    library = build(bed.storage, held, b"first")
+    pulled = shapewright("pull", sample, "-o", tmp_path / "lib", "--json")
+    assert (pulled.json["digest"], pulled.json["running"]) == (library.digest, [job.id])
+    assert f"{standing}: a later `pull` may give a better library" in pulled.err
+    bed.storage.finish_job(held, JobState.COMPLETED)
+    assert shapewright("pull", sample, "-o", tmp_path / "lib", "--json").json["running"] == []
+
+
+# -- from files -------------------------------------------------------------------------------------------------------
+def test_a_library_is_pulled_from_a_directory_or_a_snapshot_without_a_service(
+    shapewright: Shapewright, bed: Bed, sample: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    narrow, broad = made(bed, wide(64), b"first"), made(bed, wide(128), b"wider")
+    for artifact in (narrow, broad):
+        shapewright(
+            "pull", artifact.workload_key, "--digest", artifact.digest, "-o", tmp_path / "all" / artifact.digest
+        )
+    assert (
+        shapewright("snapshot", "-o", tmp_path / "all.snapshot", "--from", tmp_path / "all", "--keep", "all").code == 0
+    )
+    monkeypatch.setenv("SHAPEWRIGHT_URL", "http://127.0.0.1:1")
+    on = ("--target", narrow.target_fingerprint)
+    for source in (tmp_path / "all", tmp_path / "all.snapshot"):
+        lib = tmp_path / f"{source.name}-lib"
+        ran = shapewright("pull", sample, "--from", source, *on, "-o", lib, "--json")
+        assert (ran.code, ran.json["digest"], ran.json["from"]) == (0, narrow.digest, str(source)), ran.err
+        assert json.loads((lib / "manifest.json").read_text())["digest"] == narrow.digest
+        wider = shapewright("pull", narrow.workload_key, "--from", source, *on, "--threads", 1, "-o", lib, "--json")
+        assert wider.json["digest"] == broad.digest
+        by_digest = ("--digest", narrow.digest[:12])
+        named = shapewright("pull", narrow.workload_key, "--from", source, *on, *by_digest, "-o", lib, "--json")
+        assert named.json["digest"] == narrow.digest
+        missing = shapewright("pull", sample, "--from", source, *on, "--range", "T=1..500", "-o", lib, "--json")
+        assert missing.code == 5
+        assert f"in {source} covers" in missing.error["message"]
+    refused = shapewright("pull", sample, "--from", tmp_path / "all", "--alias", "x", "-o", tmp_path / "x", "--json")
+    assert (refused.code, refused.error["field"]) == (2, "--alias")
 
 
 # -- the client -------------------------------------------------------------------------------------------------------

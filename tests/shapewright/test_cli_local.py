@@ -42,6 +42,8 @@ def test_explain_names_the_rule_why_and_the_space(shapewright: Shapewright, job_
         product *= size
     assert task["size"] == product > 1
     text = shapewright("explain", job_file).out
+    assert text.startswith(f"x86_contraction takes {task['workload']}  ({task['workload_key']})\n")
+    assert text.index("points before") < text.index("passed over:") < text.index("attention: ")
     assert f"{task['size']:,} points" in text
     assert "`" not in text
     assert all(axis["shown"] in text for axis in task["axes"])

@@ -130,7 +130,8 @@ def test_a_file_that_is_no_lock_is_refused(tmp_path: Path, change: str) -> None:
         (["--locked", "x.lock", "--threads", "2"], "--threads"),
         (["--locked", "x.lock", "--range", "m=1"], "--range"),
         (["--locked", "none.lock"], "--locked"),
-        (["wl-0", "--from", "lib"], "--from"),
+        (["wl-0", "--from", "lib", "--job", "latest"], "--job"),
+        (["--from", "lib"], None),
         ([], None),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import zipfile
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from shapewright.snapshot import Offer, Snapshot, merge, offers_of, write_snapshot
 from shapewright.snapshot.entries import Entry
-from shapewright.snapshot.writing import chosen
+from shapewright.snapshot.writing import chosen, library_folders
 from tests.shapewright.snapshot.samples import made, pulled, task
 from tuner.errors import InvalidInput, ShapewrightError
 from tuner.library.package import LIBRARY
@@ -61,6 +62,26 @@ def test_the_same_libraries_give_the_same_bytes(tmp_path: Path) -> None:
     assert again.file.read_bytes() == files[0].file.read_bytes()
     one, rest = merge(tmp_path / "one", folders[:1]), merge(tmp_path / "rest", folders[1:])
     assert merge(one.file, [one.file, rest.file]).file.read_bytes() == files[0].file.read_bytes(), "into itself, too"
+
+
+def test_libraries_are_looked_for_where_they_are_written_and_nowhere_else(tmp_path: Path) -> None:
+    own = [pulled(tmp_path / name, TASKS[0]) for name in (".", "b", "b/c")]
+    for stranger in ("too/far/down", ".hidden"):
+        pulled(tmp_path / stranger, TASKS[0])
+    (tmp_path / "link").symlink_to(own[1])
+    (tmp_path / "web").mkdir()
+    (tmp_path / "web" / "manifest.json").write_text('{"name": "a page"}')
+    assert [folder.resolve() for folder in library_folders(tmp_path)] == [folder.resolve() for folder in own]
+    assert library_folders(tmp_path / "web") == [tmp_path / "web"], "what is named is said to be none"
+    assert library_folders(tmp_path / "web" / "manifest.json") == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files of another user")
+def test_folders_of_another_user_are_not_entered(tmp_path: Path) -> None:
+    folder = pulled(tmp_path / "all" / "theirs", TASKS[0])
+    os.chown(folder, 12345, 12345)
+    assert library_folders(tmp_path / "all") == []
+    assert library_folders(folder) == [folder], "but for one that is named"
 
 
 def test_of_two_libraries_for_one_place_the_faster_is_kept_beyond_noise(tmp_path: Path) -> None:

@@ -89,7 +89,9 @@ def check(limits: Limits) -> str | None:
         raise InvalidInput("--user", f"sessions cannot be confined (exit code {code}), see above", "serve without it")
     missing = ["system calls are not filtered: candidates may start processes"] if code == NO_FILTER else []
     if os.geteuid() == 0 and limits.user is None:
-        missing.append("candidates run as root, which no limit binds: give --user NAME")
+        missing.append(
+            "candidates run as root, which no limit binds: start as another user, or `device serve --user NAME`"
+        )
     return "; ".join(missing) or None
 
 
@@ -185,10 +187,7 @@ class Appetite:
 def parse_memory(text: str) -> int:
     """``8G`` in bytes. Raises InvalidInput."""
     number, unit = (text[:-1], text[-1]) if text[-1:] in tuple(UNITS)[1:] else (text, "")
-    if (
-        not (number.isascii() and number.isdecimal() and len(number) < 16)
-        or 0 < int(number) * UNITS[unit] < MIN_BYTES
-    ):
+    if not (number.isascii() and number.isdecimal() and len(number) < 16) or 0 < int(number) * UNITS[unit] < MIN_BYTES:
         problem = f"{text[:MAX_SHOWN]!r} is no size from 64M on"
         raise InvalidInput("--memory", problem, "as in 8G or 512M; 0 for no limit")
     return int(number) * UNITS[unit]
