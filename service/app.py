@@ -23,6 +23,7 @@ from service.conditional import Conditional
 from service.dashboard import access as access_pages
 from service.dashboard import assets, comparing, docs, fleet, form, model, pages
 from service.dashboard import records as record_pages
+from service.dashboard import workloads as workload_pages
 from service.dependencies import EXPORT_THREADS, IMPORTS, EventStreams
 from service.devices import endpoints as devices
 from service.devices import token_endpoints as device_tokens
@@ -122,6 +123,7 @@ def _routes() -> Sequence[BaseRoute]:
         fleet.router,
         access_pages.router,
         record_pages.router,
+        workload_pages.router,
     ):
         result.include_router(router)
     require_scopes(result.routes)

@@ -8,10 +8,10 @@ from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import HTMLResponse
 
 from service.access.scopes import READ
-from service.dashboard import kernels, presenters, workloads
+from service.dashboard import kernels, presenters
 from service.dashboard.examples import EXAMPLES, job_text
 from service.dashboard.templating import TEMPLATES
-from service.dependencies import CallerDep, ClientDep, StorageDep, TaskQuery
+from service.dependencies import CallerDep, StorageDep, TaskQuery
 from service.devices.fleet import SEEN_S
 from service.figures.searches import SearchesDep
 from service.jobs.service import find_task
@@ -101,20 +101,3 @@ def kernel_page(
     view, _ = searches.view(job, row)
     kernel = kernels.kernel_of(storage, job, row, view, kernel_id)
     return TEMPLATES.page(request, "kernel.html", job=job, row=row, kernel=kernel)
-
-
-# -- workloads --------------------------------------------------------------------------------------------------------
-@router.get("/workloads")
-def workloads_page(
-    request: Request,
-    storage: ClientDep,
-    cursor: Annotated[str | None, Query(max_length=200)] = None,
-    q: Annotated[str, Query(max_length=200)] = "",
-) -> HTMLResponse:
-    listed = storage.list_workloads(cursor, PAGE, q.strip())
-    return TEMPLATES.page(request, "workloads.html", listed=listed, first=cursor is None, text=q.strip())
-
-
-@router.get("/workloads/{key}")
-def workload_page(request: Request, key: str, storage: StorageDep) -> HTMLResponse:
-    return TEMPLATES.page(request, "workload.html", **workloads.workload_of(storage, key))

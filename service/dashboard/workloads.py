@@ -1,15 +1,32 @@
-"""A workload as its page shows it: its searches, by target."""
+"""The pages of workloads: what is served for each, under which names, since when and by which decision."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import HTMLResponse
+
+from service.access.scopes import READ
 from service.dashboard import presenters
 from service.dashboard.presenters import JobLine
+from service.dashboard.templating import TEMPLATES
+from service.dependencies import ClientDep, Cursor, StorageDep
 from service.libraries.service import served_tasks
-from tuner.storage import SearchTaskRow
+from tuner.program.job.range_text import format_ranges
+from tuner.storage import AliasQuery, LibraryQuery, LibraryRow, NotFound, Promotion, SearchTaskRow, Served
 from tuner.storage.sql import ClientStorage, Storage
+
+router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse, dependencies=[READ])
+
+PAGE = 50
+MAX_JOBS = 50
+"""Searches that the page lists: the newest."""
+Given = Annotated[str, Query(max_length=200)]
+Place = tuple[str, int]
+"""A target's fingerprint, and a number of threads: libraries compete within one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,28 +40,114 @@ class Searched:
 
 
 @dataclass(frozen=True, slots=True)
-class OnTarget:
-    """All searches for the workload on one target, newest first. ``served``: the one whose library is."""
+class AtPlace:
+    """What is served on a target with a number of threads: None where nothing is."""
 
-    fingerprint: str
-    searches: tuple[Searched, ...]
-    served: SearchTaskRow | None
+    target: str
+    threads: int
+    served: Served | None
 
 
-def workload_of(storage: Storage, key: str) -> dict[str, Any]:
-    """Raises NotFound."""
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A library as a line: ``standing`` is served, kept (another is served in its place) or withdrawn."""
+
+    library: LibraryRow
+    made_for: str
+    standing: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What became of a library, or of a name: ``kind`` is served, kept, promoted, by rule or rolled back."""
+
+    at: str
+    kind: str
+    name: str
+    digest: str | None
+    target: str
+    threads: int
+    by: str
+    job_id: str | None
+    why: str
+
+
+@router.get("/workloads")
+def workloads_page(request: Request, storage: ClientDep, cursor: Cursor = None, q: Given = "") -> HTMLResponse:
+    listed = storage.list_workloads(cursor, PAGE, q.strip())
+    return TEMPLATES.page(request, "workloads.html", listed=listed, first=cursor is None, text=q.strip())
+
+
+@router.get("/workloads/{key}")
+def workload_page(request: Request, key: str, storage: StorageDep, before: Cursor = None) -> HTMLResponse:
+    """``before``: the cursor of older libraries."""
     known, rows = storage.get_workload(key), storage.tasks_of_workload(key)
+    libraries = storage.list_libraries(LibraryQuery(key), before, PAGE)
+    places = sorted({(row.target_fingerprint, row.task.threads) for row in rows})
+    promotions = storage.list_promotions(AliasQuery(key), limit=PAGE)
+    listed = [_listed(library) for library in libraries.items]
+    return TEMPLATES.page(
+        request, "workload.html", known=known, places=[_at(storage, key, place) for place in places],
+        aliases=storage.list_aliases(AliasQuery(key)), libraries=listed, older=libraries.cursor, first=before is None,
+        decisions=_decisions(libraries.items, promotions.items), searches=_searches(storage, rows[:MAX_JOBS]),
+        search_count=len(rows), is_served=bool(served_tasks(storage, key)), several=len(places) > 1,
+    )  # fmt: skip
+
+
+def _at(storage: ClientStorage, key: str, place: Place) -> AtPlace:
+    try:
+        return AtPlace(*place, storage.served(LibraryQuery(key, *place)))
+    except NotFound:
+        return AtPlace(*place, None)  # none was built, or what was built is withdrawn
+
+
+def _listed(library: LibraryRow) -> Listed:
+    if library.wrong_kernel is not None:
+        return Listed(
+            library, format_ranges(library.ranges), "withdrawn",
+            f"its kernel {library.wrong_kernel} was found wrong or crashed since",
+        )  # fmt: skip
+    standing = "kept" if library.superseded_by else "served"
+    return Listed(library, format_ranges(library.ranges), standing, _compared(library))
+
+
+def _compared(library: LibraryRow) -> str:
+    """How a library fared against the one that was served when it was built."""
+    facts = library.comparison
+    if facts is None:
+        return "not compared with another"
+    ratio, noise, against = facts["ratio"], facts["noise"], str(facts["against"])[:12]
+    if ratio is None or noise is None:
+        return f"not comparable with {against}"
+    speed = "equal within noise to" if abs(ratio - 1) <= noise else f"{ratio:.2f}× as fast as"
+    told = f"{speed} {against}, timed in turns (noise {100 * noise:.1f} %)"
+    return told if facts["verified"] else f"{told}, not verified"
+
+
+def _decisions(libraries: Sequence[LibraryRow], promotions: Sequence[Promotion]) -> list[Decision]:
+    """What was served and named when, newest first."""
+    built = [
+        Decision(
+            library.created_at, "kept" if (library.comparison or {}).get("verdict") == "kept" else "served", "",
+            library.digest, library.target_fingerprint, library.threads, "the service", library.job_id,
+            _compared(library),
+        )
+        for library in libraries
+    ]  # fmt: skip
+    named = [
+        Decision(
+            each.at, each.action.value.replace("_", " "), each.name, each.digest, each.target_fingerprint, each.threads,
+            each.by, None, each.reason,
+        )
+        for each in promotions
+    ]  # fmt: skip
+    return sorted(built + named, key=lambda decision: decision.at, reverse=True)[:PAGE]
+
+
+def _searches(storage: Storage, rows: Sequence[SearchTaskRow]) -> list[Searched]:
     keys = storage.list_keys()
-    searched = [_searched(storage, row, keys) for row in rows]
-    served = served_tasks(storage, key)
-    targets = {each.row.target_fingerprint: None for each in searched}
-    return {
-        "known": known,
-        "targets": [
-            OnTarget(name, tuple(each for each in searched if each.row.target_fingerprint == name), served.get(name))
-            for name in targets
-        ],
-    }
+    return [_searched(storage, row, keys) for row in rows]
 
 
 def _searched(storage: ClientStorage, row: SearchTaskRow, keys: Any) -> Searched:
