@@ -8,6 +8,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from service.dashboard import code
+from service.dashboard.code import Assembly, Listing
 from service.figures.searches import library_of
 from tuner.figures.view import SearchView
 from tuner.library.package import kernel_scripts
@@ -48,7 +50,8 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class KernelFacts:
-    """A micro-kernel in full. ``axes``: name, value, what it means. ``script``: its TensorIR, if a library has it."""
+    """A micro-kernel in full. ``axes``: name, value, what it means. ``script`` is its TensorIR and
+    ``assembly`` what it runs, if a library has it."""
 
     id: str
     rule: str
@@ -57,7 +60,8 @@ class KernelFacts:
     axes: tuple[tuple[str, int, str], ...]
     timings: tuple[Timing, ...]
     failures: tuple[MeasureResult, ...]
-    script: str | None
+    script: Listing | None
+    assembly: Assembly | None
 
 
 def chosen(storage: ClientStorage, job: Job, row: SearchTaskRow) -> list[ChosenKernel]:
@@ -80,6 +84,7 @@ def kernel_of(storage: ClientStorage, job: Job, row: SearchTaskRow, view: Search
     kernel = own[0].kernel if own else in_library.get(kernel_id)
     if kernel is None:
         raise NotFound(f"job {job.id} has tried no kernel {kernel_id!r}")
+    digest = artifact.digest if kernel_id in in_library and (artifact := library_of(storage, job, row)) else None
     return KernelFacts(
         id=kernel_id,
         rule=f"{kernel.rule} {kernel.rule_version}",
@@ -88,7 +93,8 @@ def kernel_of(storage: ClientStorage, job: Job, row: SearchTaskRow, view: Search
         axes=_axes(row, kernel),
         timings=tuple(_timings(view, kernel, own)),
         failures=tuple(result for result in own if not result.ok),
-        script=_script(storage, job, row, kernel_id) if kernel_id in in_library else None,
+        script=_script(storage, digest, kernel_id) if digest else None,
+        assembly=code.assembly(storage, digest, kernel_id) if digest else None,
     )
 
 
@@ -127,6 +133,6 @@ def _timings(view: SearchView, kernel: MicroKernel, own: list[MeasureResult]) ->
     return timings
 
 
-def _script(storage: ClientStorage, job: Job, row: SearchTaskRow, kernel_id: str) -> str | None:
-    artifact = library_of(storage, job, row)
-    return kernel_scripts(storage.artifact_files(artifact.digest)).get(kernel_id) if artifact else None
+def _script(storage: ClientStorage, digest: str, kernel_id: str) -> Listing | None:
+    text = kernel_scripts(storage.artifact_files(digest)).get(kernel_id)
+    return code.script(text) if text is not None else None
