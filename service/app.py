@@ -28,6 +28,7 @@ from service.dependencies import EXPORT_THREADS, IMPORTS, EventStreams
 from service.devices import endpoints as devices
 from service.devices import token_endpoints as device_tokens
 from service.devices.fleet import Fleets
+from service.explain import endpoints as explain
 from service.figures import endpoints as figures
 from service.figures.searches import Searches
 from service.jobs import endpoints as jobs
@@ -135,6 +136,7 @@ def _v1() -> APIRouter:
     for part in (
         jobs.router,
         filters.router,
+        explain.router,
         workloads.router,
         libraries.router,
         lookup.router,

@@ -6,6 +6,7 @@ from typing import Any
 
 from fastapi import FastAPI
 
+from service.jobs.job_schema import SCHEMAS
 from service.problems.openapi import PROBLEM, answer
 
 ABOUT = """Auto-scheduling search for tensor programs whose shapes are dynamic.
@@ -55,6 +56,7 @@ def _complete(document: dict[str, Any]) -> None:
     for name in FRAMEWORK:
         schemas.pop(name, None)
     schemas["Problem"] = PROBLEM
+    schemas.update(SCHEMAS)
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
             for status in _problems(path, method, operation):

@@ -16,6 +16,7 @@ from tuner.program.job import build, jobspec, layers, webhook
 from tuner.program.job.build import make_workload
 from tuner.program.job.jobspec import parse_job
 from tuner.program.job.policies import DEFAULT_POLICY, POLICIES
+from tuner.program.job.schema import JOB_FIELDS, OPERATOR_FIELDS, PROGRAM_FIELDS
 from tuner.program.job.shape_fields import MAX_VARIABLES
 from tuner.program.job.task import MAX_INSTANCES, MAX_KERNELS, MAX_THREADS
 from tuner.program.language.dtypes import DTYPES
@@ -30,44 +31,13 @@ TARGET = Target.from_json({"kind": "llvm", "mcpu": "x86-64-v4", "num-cores": 2})
 JOB: dict[str, Any] = {"workload": {"op": "dense", "args": {"m": "T", "n": 8, "k": 8}}, "budget": {"trials": 1}}
 JOB["shape_vars"] = {"T": {"min": 1, "max": 2}}
 
-JOB_FIELDS = {
-    "name": f"1 to {jobspec.MAX_NAME} printable characters; the workload's label if left out",
-    "workload": "an operator or a program, below",
-    "workloads": "several of them in place of `workload`. Each may carry a `count`, how often the model holds it, and "
-    "`layers`, names of what it stands for, which change nothing of the search",
-    "shape_vars": "the sizes that a name takes: `{min: 1, max: 128}`, with `step: 8`, with `powers_of: 2`, or "
-    "`{values: [5, 24]}`",
-    "instances": "the shapes that matter and how much: `[{T: 5, weight: 1.0}]`; spread over the range with weight 1 if "
-    "left out",
-    "target": "`native`, or a CPU by LLVM's name: `{kind: llvm, mcpu: sapphirerapids, num-cores: 2}`",
-    "targets": "several in place of `target`",
-    "threads": "of a kernel",
-    "device": "a key of the tracker",
-    "policy": "one of " + ", ".join(map(code, POLICIES)) + " ([policies](policies.md))",
-    "budget": "`trials`, `seconds`, or both: the search ends with whichever comes first",
-    "max_kernels": "of a library",
-    "seed": "of the search",
-    "priority": "-10 to 10: higher ones are leased first; above 0 needs a key of scope admin",
-    "webhook": "`{url: ...}`: told when the job has ended ([webhooks](answers.md#webhooks))",
+LINKS = {
+    "policy": " ([policies](policies.md))",
+    "webhook": " ([webhooks](answers.md#webhooks))",
+    "op": " ([operators](operators.md))",
+    "epilogue": " ([epilogues](operators.md#epilogues))",
 }
-OPERATOR_FIELDS = {
-    "op": "the name of an [operator](operators.md)",
-    "args": "its extents, as integer expressions over shape variables, and its settings",
-    "dtype": "one name for all inputs and outputs, or one for each tensor: `{x: bfloat16, w: int8, out: float32}`",
-    "epilogue": "[stages](operators.md#epilogues) that are appended, in order; they are fused where the rule can",
-}
-PROGRAM_FIELDS = {
-    "program": "the stages, separated by new lines or `;`",
-    "extents": "the size of every axis",
-    "constant": "inputs that do not change between calls: packed once by `library.pack(w)`, or by name where there are "
-    "several",
-    "padded": 'tensors that are read outside their bounds, and the value that is read there: `{x: 0}`, `{x: "-inf"}`',
-    "outputs": "the stages that a call returns, in place of those that no other stage reads",
-    "shapes": "shapes of inputs that do not follow from the axes, or exceed what is read: `{w: [8, n, k]}`",
-    "dtype": "as for an operator",
-    "domain": "the interval that test inputs are drawn from: `{x: [0, 1]}`",
-    "epilogue": "as for an operator",
-}
+"""Where more is said of a field."""
 BOUNDS = {
     "shape variables": MAX_VARIABLES,
     "search tasks of a job": jobspec.MAX_TASKS,
@@ -130,14 +100,17 @@ def epilogues() -> str:
 
 def job_fields() -> str:
     """Fields of a job with their defaults, as a job that leaves them out has them."""
-    assert set(JOB_FIELDS) == set(jobspec.FIELDS), "a field of a job has no line here, or a line has no field"
+    assert set(JOB_FIELDS) == set(jobspec.FIELDS), "a field of a job has no description, or the other way round"
     spec = parse_job(JOB)
     (task,) = spec.tasks
     defaults = {
         "target": "native", "threads": task.threads, "device": spec.device, "policy": spec.policy, "seed": spec.seed,
         "max_kernels": task.max_kernels, "priority": spec.priority,
     }  # fmt: skip
-    rows = [(code(name), code(defaults[name]) if name in defaults else "", JOB_FIELDS[name]) for name in jobspec.FIELDS]
+    rows = [
+        (code(name), code(defaults[name]) if name in defaults else "", _linked(JOB_FIELDS, name))
+        for name in jobspec.FIELDS
+    ]
     return table(("field", "default", "is"), rows)
 
 
@@ -161,7 +134,11 @@ def program_fields() -> str:
 
 
 def _fields(fields: dict[str, str]) -> str:
-    return table(("field", "is"), [(code(name), text) for name, text in fields.items()])
+    return table(("field", "is"), [(code(name), _linked(fields, name)) for name in fields])
+
+
+def _linked(fields: dict[str, str], name: str) -> str:
+    return fields[name] + LINKS.get(name, "")
 
 
 def job_bounds() -> str:

@@ -1,4 +1,5 @@
-"""Fills the generated parts of docs/reference: ``python -m docs.tools.generate`` (``make reference``).
+"""Fills the generated parts of docs/reference, and writes the JSON schema of job files into the package:
+``python -m docs.tools.generate`` (``make reference``).
 
 A part is what stands between ``<!-- generated: NAME -->`` and ``<!-- end -->``. A test compares every page with what
 this gives.
@@ -6,11 +7,13 @@ this gives.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from docs.tools import catalogue, commands, names, routes
+from tuner.program.job import schema
 
 REFERENCE = Path(__file__).parents[1] / "reference"
 PARTS: Mapping[str, Callable[[], str]] = {
@@ -41,9 +44,15 @@ def filled(text: str) -> str:
     return PART.sub(lambda found: f"{found[1]}\n{PARTS[found[2]]()}\n\n{found[3]}", text)
 
 
+def schema_file() -> str:
+    """The JSON schema of job files as it is now."""
+    return json.dumps(schema.job_schema(), indent=2, ensure_ascii=False) + "\n"
+
+
 def main() -> None:
     for page in sorted(REFERENCE.glob("*.md")):
         page.write_text(filled(page.read_text()))
+    (Path(schema.__file__).parent / schema.FILE).write_text(schema_file())
 
 
 if __name__ == "__main__":

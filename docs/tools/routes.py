@@ -86,9 +86,13 @@ def _type(schema: JsonObject) -> str:
     if "$ref" in schema:
         name = schema["$ref"].rsplit("/", 1)[1]
         return f"[{name}](#{name.lower()})"
+    if len(schema.get("allOf", ())) == 1:
+        return _type(schema["allOf"][0])
     either = schema.get("anyOf") or schema.get("oneOf")
-    if either:
+    if either and "type" not in schema:
         text = " or ".join(_type(each) for each in either)
+    elif isinstance(schema.get("type"), list):
+        text = " or ".join(schema["type"])
     elif schema.get("type") == "array":
         text = f"list of {_type(schema.get('items', {})) or 'anything'}"
     elif "enum" in schema:
