@@ -7,7 +7,8 @@ RUN apt-get update \
  && rm -rf /var/lib/apt/lists/*
 
 WORKDIR /opt/shapewright
-COPY pyproject.toml README.md ./
+COPY pyproject.toml README.md LICENSE NOTICE ./
+COPY distribution distribution
 COPY shapewright shapewright
 COPY tuner tuner
 COPY service service

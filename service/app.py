@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from threading import BoundedSemaphore
 
 from anyio import CapacityLimiter
@@ -51,6 +50,7 @@ from service.settings import Settings
 from service.starts import PacedStarts
 from service.validation import Validation
 from service.workloads import endpoints as workloads
+from tuner import __version__
 from tuner.storage.sql import Storage
 
 DEFAULTS = Settings()
@@ -66,7 +66,7 @@ def create_app(storage: Storage, *, settings: Settings = DEFAULTS, root_path: st
     """
     app = FastAPI(
         title="Shapewright",
-        version=_version(),
+        version=__version__,
         openapi_url="/v1/openapi.json",
         description=openapi.ABOUT,
         openapi_tags=openapi.TAGS,
@@ -151,10 +151,3 @@ def _v1() -> APIRouter:
         router.include_router(part)
     router.include_router(health.router, include_in_schema=False)
     return router
-
-
-def _version() -> str:
-    try:
-        return version("shapewright")
-    except PackageNotFoundError:
-        return "0"  # run from a source tree that was never installed

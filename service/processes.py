@@ -137,7 +137,7 @@ class _Child:
     def _start(self) -> None:
         self._started = time.monotonic()
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "service.processes"],
+            [sys.executable, "-m", f"{__package__}.processes"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from shapewright import ops
+from tuner import __version__ as __version__
 from tuner.errors import InvalidInput, ShapewrightError
 from tuner.program.job.task import SearchTask
 from tuner.program.language.workload import ShapeVar, Workload, WorkloadInstance
@@ -67,8 +68,6 @@ _LAZY = {
 
 def __getattr__(name: str) -> Any:
     """Parts with heavier dependencies are imported at their first use: a build script need not pay for a client."""
-    if name == "__version__":
-        return _version()
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module  # noqa: PLC0415
@@ -81,13 +80,4 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     """Also what is imported at its first use."""
-    return sorted({*globals(), *_LAZY, "__version__"} - {"TYPE_CHECKING", "Any", "annotations"})
-
-
-def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415
-
-    try:
-        return version("shapewright")
-    except PackageNotFoundError:
-        return "0"  # run from a source tree that was never installed
+    return sorted({*globals(), *_LAZY} - {"TYPE_CHECKING", "Any", "annotations"})

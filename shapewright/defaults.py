@@ -14,6 +14,7 @@ from tuner.errors import InvalidInput
 from tuner.plain_files import read_plain
 
 DEFAULT_PORT = 8321
+TRACKER_PORT = 9190
 MAX_KEY = 64 << 10
 """Bytes of the key file."""
 

@@ -8,7 +8,6 @@ import click
 from ray.scripts.scripts import cli as ray_cli
 
 from shapewright.cli.main import cli
-from worker.tracker import parse_options
 
 
 def parse(line: Sequence[str]) -> str:
@@ -18,9 +17,6 @@ def parse(line: Sequence[str]) -> str:
         return _parse(cli, program, arguments)
     if program == "ray":
         return _parse(ray_cli, program, arguments)
-    if list(line[:3]) == ["python", "-m", "worker.tracker"]:
-        parse_options(list(line[3:]))
-        return "worker.tracker"
     raise click.UsageError(f"no part of Shapewright starts {program!r}")
 
 

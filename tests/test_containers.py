@@ -54,7 +54,7 @@ def test_the_containers_run_command_lines_that_parse() -> None:
         ("ray-head", "ray start"),
         ("worker", "ray start"),
         ("worker", "shapewright worker"),
-        ("tracker", "worker.tracker"),
+        ("tracker", "shapewright tracker"),
         ("device", "shapewright device serve"),
     ]
 
@@ -64,7 +64,7 @@ def test_the_containers_run_command_lines_that_parse() -> None:
     [
         "shapewright worker --trackr tracker:9190",
         "ray start --adress=ray-head:6379",
-        "python -m worker.tracker --prt 9190",
+        "shapewright tracker --prt 9190",
         "sleep infinity",
     ],
 )

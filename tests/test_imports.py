@@ -5,12 +5,12 @@ from __future__ import annotations
 import pydoc
 import subprocess
 import sys
-from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
 import shapewright as sw
+import tuner
 from tuner.program.catalogue import OPS
 
 HEAVY = ("tvm", "tvm_ffi", "ray", "torch", "onnx", "xgboost", "fastapi", "plotly", "sqlalchemy")
@@ -118,7 +118,7 @@ def test_the_public_surface_is_this() -> None:
 def test_what_is_imported_at_its_first_use_is_listed() -> None:
     listed = dir(sw)
     assert {*sw.__all__, "torch", "relax", "__version__"} <= set(listed)
-    assert sw.__version__ == version("shapewright")
+    assert sw.__version__ == tuner.__version__
 
 
 def test_help_of_an_operator_has_its_signature_its_doc_and_its_settings() -> None:

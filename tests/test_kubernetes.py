@@ -70,8 +70,8 @@ def test_a_command_line_parses(part: str, container: Manifest) -> None:
         return
     assert container["image"] == "shapewright"
     line = [*container.get("command", ["shapewright"]), *container.get("args", ())]
-    wanted = {"migrate": "shapewright db upgrade", "device": "shapewright device serve", "tracker": "worker.tracker"}
-    wanted |= {"api": "shapewright serve", "worker": "shapewright worker"}
+    wanted = {"migrate": "shapewright db upgrade", "device": "shapewright device serve"}
+    wanted |= {"tracker": "shapewright tracker", "api": "shapewright serve", "worker": "shapewright worker"}
     # Kubernetes has replaced the variables before the program is started.
     assert parse([re.sub(r"\$\(\w+\)", "10.1.2.3", word) for word in line]) == wanted.get(
         container["name"], "ray start"

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from one_package import FILES
 
 from tests.shapewright.bare import device_requirements
 
@@ -180,24 +181,18 @@ def test_the_command_is_where_the_distribution_says() -> None:
 
 
 def test_the_distribution_and_the_image_hold_every_package() -> None:
+    """And their files: tests/distribution."""
     packages = {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"tests", "benchmarks", "examples", "docs"}
     included = {pattern.rstrip("*") for pattern in PROJECT["tool"]["setuptools"]["packages"]["find"]["include"]}
     assert packages == included
     image = (ROOT / "Dockerfile").read_text()
     context = (ROOT / ".dockerignore").read_text().splitlines()
-    for package in packages:
-        assert f"COPY {package} {package}" in image
-        assert f"!{package}" in context
-
-
-def test_the_distribution_holds_what_is_not_python() -> None:
-    included = {
-        path
-        for package, patterns in PROJECT["tool"]["setuptools"]["package-data"].items()
-        for pattern in patterns
-        for path in ROOT.joinpath(*package.split(".")).glob(pattern)
-    }
-    assert included >= {path for name in ("service", "shapewright") for path in (ROOT / name).rglob("*.html")} != set()
+    for folder in (*packages, "distribution"):
+        assert f"COPY {folder} {folder}" in image
+        assert f"!{folder}" in context
+    (files,) = re.findall(r"^COPY (.+) \./$", image, re.MULTILINE)
+    assert set(FILES) <= set(files.split())
+    assert {f"!{file}" for file in files.split()} <= set(context)
 
 
 def test_versions_of_python_agree() -> None:

@@ -13,7 +13,7 @@ from tuner.measure.network.addresses import Address
 from tuner.measure.processes import DEVICE
 from tuner.measure.sandbox.confinement import clean_environment
 
-MODULE = "worker.device_server"
+MODULE = f"{__package__}.device_server"
 
 
 def start_device(
@@ -42,7 +42,7 @@ def main(argv: list[str] | None = None) -> None:
     argv = sys.argv[1:] if argv is None else argv
     options = device_options.parse_options(argv)
     if options.tracker is None or not options.key:
-        sys.exit("worker.device_server: give --tracker HOST:PORT and --key KEY")
+        sys.exit(f"{MODULE}: give --tracker HOST:PORT and --key KEY")
     device_process.main(argv)
 
 

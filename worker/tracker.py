@@ -10,6 +10,7 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from tvm.rpc.tracker import PopenTrackerServerState
@@ -17,7 +18,7 @@ from tvm.rpc.tracker import PopenTrackerServerState
 from tuner.measure.child import Child, announce, orphaned
 from tuner.measure.processes import set_on_signals
 
-MODULE = "worker.tracker"
+MODULE = f"{__package__}.tracker"
 FIRST_PORT = 9190
 PORTS = 2000
 REBIND_S = 10.0
@@ -33,13 +34,20 @@ def start_tracker(port: int = 0, host: str = "127.0.0.1", data_dir: Path | None 
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Serve until a signal, or until the parent is no longer the one given."""
     options = parse_options(argv)
+    serve_until_stopped(options.host, options.port, announce, options.parent)
+
+
+def serve_until_stopped(host: str, port: int, on_ready: Callable[[int], object], parent: int | None = None) -> None:
+    """Serve until a signal, or until the parent is no longer the one given; ``on_ready`` is called with the port.
+
+    Raises ValueError if the port is taken.
+    """
     stop = threading.Event()
     set_on_signals(stop)
-    state = _listen(options.host, options.port)
-    announce(state.port)
-    while not (stop.wait(POLL_S) or orphaned(options.parent)):
+    state = _listen(host, port)
+    on_ready(state.port)
+    while not (stop.wait(POLL_S) or orphaned(parent)):
         if not state.thread.is_alive():
             sys.exit("the tracker's thread has ended")
     # Its thread waits for connections and cannot be stopped.
@@ -47,7 +55,7 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def parse_options(argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="worker.tracker", description="Assign devices to workers.")
+    parser = argparse.ArgumentParser(prog=MODULE, description="Assign devices to workers.")
     parser.add_argument("--host", default="127.0.0.1", help="the address to listen on")
     parser.add_argument("--port", type=int, default=0, help="the port; 0 takes a free one")
     parser.add_argument("--parent", type=int, default=None, help="end when this process is no longer the parent")

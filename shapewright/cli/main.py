@@ -28,13 +28,13 @@ from shapewright.cli import (
     up,
 )
 from shapewright.cli.output import CommandFailed, ExitCode, drop_stdout, failure_of, report, say
-from tuner import without_torch
+from tuner import __version__, without_torch
 
 DEBUG = "SHAPEWRIGHT_DEBUG"
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.version_option(package_name="shapewright", message="%(prog)s %(version)s")
+@click.version_option(__version__, message="%(prog)s %(version)s")
 def cli() -> None:
     """Tune tensor programs whose shapes are dynamic.
 

@@ -1,4 +1,4 @@
-"""The parts of a service on their own, as `up` and containers start them: `serve`, `worker`, `device serve`."""
+"""The parts of a service on their own, as `up` and containers start them."""
 
 from __future__ import annotations
 
@@ -116,6 +116,36 @@ def worker(
     )
 
 
+@click.command()
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen at.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=defaults.TRACKER_PORT,
+    show_default=True,
+    help="0 takes a free port.",
+)
+@options.log_format
+@as_json
+def tracker(*, host: str, port: int, log_format: str, json_output: bool) -> None:
+    """Hand out devices to workers until it is stopped.
+
+    Nothing is authenticated: this machine or private networks only.
+    """
+    from worker.tracker import serve_until_stopped as track  # noqa: PLC0415  (TVM, for this command alone)
+
+    logs.set_up(log_format)
+
+    def ready(at: int) -> None:
+        emit_last({"host": host, "port": at, "pid": os.getpid()}, json_output, f"tracking devices at {host}:{at}")
+
+    try:
+        track(host, port, ready)
+    except (OSError, ValueError) as error:
+        message = f"cannot track devices at {host}:{port}: {error}; choose another --port, or another --host"
+        raise CommandFailed(ExitCode.REFUSED, message, field="--port") from error
+
+
 @click.group()
 def device() -> None:
     """Devices: the machines that candidates are measured on."""
@@ -225,4 +255,4 @@ def _shown(cores: list[int]) -> str:
 
 
 device.add_command(device_calibrate)
-COMMANDS = (serve, worker, device)
+COMMANDS = (serve, worker, tracker, device)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,7 +44,7 @@ class Plan:
 
 
 def tracker_part(plan: Plan) -> Part:
-    return Part("tracker", (sys.executable, "-m", "worker.tracker", "--port", str(plan.tracker_port)))
+    return Part("tracker", command("tracker", "--host", HOST, "--port", str(plan.tracker_port)))
 
 
 def device_parts(plan: Plan) -> tuple[Part, ...]:

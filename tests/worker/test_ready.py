@@ -29,6 +29,16 @@ def ready(log: Path, *arguments: object) -> str:
 
 
 @pytest.mark.parametrize("json_output", [True, False])
+def test_a_tracker_tells_its_port(tmp_path: Path, json_output: bool) -> None:
+    out = ready(tmp_path / "log", "tracker", "--port", "0", *(["--json"] if json_output else []))
+    if json_output:
+        answer = json.loads(out)
+        assert (answer["host"], answer["port"] > 0) == ("127.0.0.1", True)
+    else:
+        assert out.startswith("tracking devices at 127.0.0.1:")
+
+
+@pytest.mark.parametrize("json_output", [True, False])
 def test_a_device_tells_its_port(tracker: tuple[str, int], tmp_path: Path, json_output: bool) -> None:
     address = f"{tracker[0]}:{tracker[1]}"
     options = ["--json"] if json_output else []

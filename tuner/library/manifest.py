@@ -101,6 +101,7 @@ FIELDS: Mapping[str, Field] = {
     "made_for": Field("ranges as text", _is_text, False),
     "protocol": Field("text", _or_null(_is_text), False),
     "toolchain": Field("versions by name", _or_null(_maps_to(_is_text)), False),
+    "shapewright": Field("the version of what packaged it", _is_text, False),
     "job_id": Field("a job's id, or null", _or_null(_is_text), False),
     "packed_layouts": Field("the layout of each packed constant", _maps_to(_is_layout), False),
     "packed_layout": Field("a layout, or null", _or_null(_is_layout), False),

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tuner import __version__
 from tuner.errors import InvalidInput, ShapewrightError, shown
 from tuner.library.dispatcher import Dispatcher, Leaf, TableRow, Tree, kernel_json, made_for
 from tuner.library.manifest import AGAIN, MALFORMED, check_fields, is_count, is_kernel, reason, workload_of
@@ -88,6 +89,7 @@ def package(
         "made_for": format_ranges(made_for(task)),
         "protocol": PROTOCOL,
         "toolchain": dict(toolchain),
+        "shapewright": __version__,
         "job_id": job_id,
         "packed_layouts": {name: layout.to_json() for name, layout in layouts.items()},
         "kernels": dispatch["kernels"],

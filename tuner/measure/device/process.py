@@ -244,7 +244,7 @@ def main(argv: list[str] | None = None) -> None:
     environment = with_signer(clean_environment(DEVICE), os.environ.get(TOKEN))
     if os.environ != environment:
         # NumPy and TVM read these when they are first imported, which has happened by now.
-        again = [sys.executable, "-m", "tuner.measure.device.process", *argv]
+        again = [sys.executable, "-m", f"{__package__}.process", *argv]
         os.execve(sys.executable, again, environment)
     serve_until_stopped(options, lambda _, port: announce(port))
 

@@ -7,13 +7,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 
+from tuner.measure import device
 from tuner.measure._base import DeviceLost, never
 from tuner.measure.child import Child
 from tuner.measure.network.connecting import Connected, connect_server
 from tuner.measure.processes import DEVICE
 from tuner.measure.sandbox.confinement import clean_environment
 
-MODULE = "tuner.measure.device.process"
+MODULE = f"{device.__name__}.process"
 WAIT_S = 20.0
 
 

@@ -11,6 +11,7 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import URL, Connection, column, select, table, text
 
+import migrations as revisions
 from tuner.storage.errors import StorageUnavailable
 from tuner.storage.sql.engine import UPGRADE, Database, connect
 
@@ -77,7 +78,7 @@ def head() -> str:
 def config() -> Config:
     """The configuration of Alembic. Put a connection into ``attributes`` before a command that opens the database."""
     made = Config()
-    made.set_main_option("script_location", str(files("migrations")).replace("%", "%%"))
+    made.set_main_option("script_location", str(files(revisions)).replace("%", "%%"))
     return made
 
 
