@@ -30,7 +30,7 @@ PolicyFactory = Callable[[SearchTask, KernelSpace, CostModel, int], SearchPolicy
 
 def _loaded(where: str) -> PolicyFactory:
     module, _, name = where.partition(":")
-    return getattr(import_module(module), name)  # type: ignore[no-any-return]
+    return getattr(import_module(f".{module}", __package__), name)  # type: ignore[no-any-return]
 
 
 POLICIES: dict[str, PolicyFactory] = {name: _loaded(entry.where) for name, entry in registry.POLICIES.items()}
