@@ -111,7 +111,7 @@ def definitions(parts: str) -> dict[str, JsonObject]:
 
 def schema_text() -> str:
     """The file in the package, as an editor reads it."""
-    return files("tuner.program.job").joinpath(FILE).read_text(encoding="utf-8")
+    return files(__package__).joinpath(FILE).read_text(encoding="utf-8")
 
 
 def _properties(parts: str) -> dict[str, JsonObject]:
