@@ -1,4 +1,7 @@
-"""The how-to pages that add to the code, followed: their snippets are put into a copy of the tree, and tried there."""
+"""The how-to pages that add to the code, followed: their snippets are put into a copy of the tree, and tried there.
+
+What was added does what it is for, and no test that compares a list with what there is complains.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -17,9 +20,17 @@ from tests.docs.promised import listed, section
 
 HOWTO = DOCS / "howto"
 FOLLOWED = ("operator", "policy", "figure", "route", "rule", "target")
+EDITED = {"operator": "two files", "policy": "one file", "figure": "one file", "route": "two files"}
+"""What pages say of the number of files that one edits; no list of a test is among them."""
+TREE = (
+    *("benchmarks", "docs", "examples", "migrations", "service", "shapewright", "tests", "tuner", "worker"),
+    *("Makefile", "README.md", "alembic.ini", "mkdocs.yml", "pyproject.toml"),
+)
 SNIPPET = re.compile(r"# ([\w/.]+)(?:, in (\w+))?\n(.*)", re.DOTALL)
 
+CONTRACT = "docs/contract.md"
 PLACES: Mapping[str, str] = {
+    CONTRACT: "- `POST /v1/jobs`\n",
     "tuner/program/catalogue/__init__.py, in OPS": "    for op in (\n",
     "shapewright/ops.py, in __all__": '    "rms_norm",\n',
     "shapewright/ops.py": 'rms_norm = OPS["rms_norm"]\n',
@@ -27,7 +38,7 @@ PLACES: Mapping[str, str] = {
     "tuner/schedule/registry.py, in RULES": "RULES: tuple[Rule, ...] = (",
     "tuner/program/job/policies.py, in POLICIES": "    for entry in (\n",
     "tuner/figures/registry.py": "from tuner.errors import ShapewrightError\n",
-    "tuner/figures/registry.py, in _SPECS": "_SPECS = (\n",
+    "tuner/figures/registry.py, in _SPECS": "        roofline,\n    ),\n",
     "service/app.py": "from service.paths import UnderPrefix, parse_prefix\n",
     "service/app.py, in _v1": "        records.router,\n",
     "tuner/program/target/cpu.py, in _CPUS": '    "x86-64": ((), 32, 256),\n',
@@ -111,19 +122,51 @@ def snippets(name: str) -> list[tuple[str, str, str]]:
 
 
 @pytest.fixture(scope="module")
-def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """What the trial prints, by first word, in a source tree in which every snippet of the pages is in its place."""
-    tree = tmp_path_factory.mktemp("extended")
-    for package in ("tuner", "shapewright", "service", "migrations"):
-        shutil.copytree(ROOT / package, tree / package, ignore=shutil.ignore_patterns("__pycache__"))
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A source tree in which every snippet of the pages is in its place."""
+    result = tmp_path_factory.mktemp("extended")
+    for name in TREE:
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, result / name, ignore=shutil.ignore_patterns("__pycache__", "measurements"))
+        else:
+            shutil.copy(ROOT / name, result / name)
     for name in FOLLOWED:
         for file, place, text in snippets(name):
-            put(tree, f"{file}, in {place}" if place else file, text)
+            put(result, f"{file}, in {place}" if place else file, text)
+    put(result, CONTRACT, contract_line())
+    return result
+
+
+@pytest.fixture(scope="module")
+def answers(tree: Path) -> dict[str, str]:
+    """What the trial prints, by first word, in the extended tree."""
+    done = run(tree, "-c", TRIAL)
+    return dict(line.partition(" ")[::2] for line in done.splitlines())
+
+
+def run(tree: Path, *arguments: str) -> str:
+    """What Python prints in the extended tree, where it finds no other copy of the packages."""
     environment = os.environ | {"PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
-    command = [sys.executable, "-c", TRIAL]
-    done = subprocess.run(command, check=False, cwd=tree, env=environment, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    return dict(line.partition(" ")[::2] for line in done.stdout.splitlines())
+    environment.pop("PYTEST_ADDOPTS", None)
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        check=False,
+        cwd=tree,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, f"{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
+    return done.stdout
+
+
+def passed(tree: Path, files: Sequence[str], chosen: str) -> int:
+    """How many tests of these files, those that are chosen (``-k``), pass in the extended tree. None may fail."""
+    said = run(tree, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", "-m", "not soak", *files, "-k", chosen)
+    found = re.search(r"(\d+) passed", said)
+    assert found is not None, said
+    return int(found[1])
 
 
 def put(tree: Path, place: str, text: str) -> None:
@@ -139,14 +182,49 @@ def put(tree: Path, place: str, text: str) -> None:
     path.write_text(before + anchor + (text if anchor.endswith("\n") else f"{text.strip()} ") + after)
 
 
+def contract_line() -> str:
+    """What the page that adds a route adds to the contract."""
+    (line,) = (block.text for block in blocks(page_of("route")) if block.language == "markdown")
+    return line + "\n"
+
+
 @pytest.mark.parametrize("name", FOLLOWED)
 def test_the_index_says_what_one_writes_and_edits(name: str) -> None:
     index = (HOWTO / "index.md").read_text()
     (row,) = re.findall(rf"^\| \[an? \w+\]\(add-an?-{name}\.md\) \|(.*)\|(.*)\|$", index, re.MULTILINE)
     written, edited = (set(re.findall(r"`([^`]+)`", cell)) for cell in row)
-    files = {file for file, _, _ in snippets(name)}
+    files = {file for file, _, _ in snippets(name)} | ({CONTRACT} if name == "route" else set())
     assert written == {file for file in files if not (ROOT / file).exists()}
     assert edited == {file for file in files if (ROOT / file).exists()}
+
+
+@pytest.mark.parametrize(("name", "places"), EDITED.items())
+def test_a_page_says_how_many_files_one_edits(name: str, places: str) -> None:
+    files = {file for file, _, _ in snippets(name)} | ({CONTRACT} if name == "route" else set())
+    edited = [file for file in files if (ROOT / file).exists()]
+    assert re.findall(r"edit ((?:one|two|three) files?)", page_of(name).read_text().replace("\n", " ")) == [places]
+    assert places == {1: "one file", 2: "two files", 3: "three files"}[len(edited)]
+
+
+def test_no_list_complains_of_what_was_added(tree: Path) -> None:
+    lists = ("docs/test_contract.py", "docs/test_tables.py", "test_imports.py", "service/access/test_scopes.py")
+    suites = ("tuner/program/catalogue/test_catalogue.py", "tuner/figures/test_odd_searches.py")
+    chosen = (
+        "silu_mul or trials_by_instance or api or catalogue_has or a_job_has or advice or folder or scope or public"
+    )
+    files = [f"tests/{file}" for file in (*lists, *suites)]
+    all_operators = (
+        "tests/benchmarks/test_operators.py::test_all_is_every_promised_operator_every_program_and_the_fused_ones"
+    )
+    assert passed(tree, [*files, all_operators], f"({chosen} or all_is)") > 20
+
+
+@pytest.mark.soak
+def test_the_suites_over_operators_policies_and_pages_pass_with_what_was_added(tree: Path) -> None:
+    run(tree, "-m", "docs.tools.generate")
+    assert passed(tree, ["tests/docs/test_reference.py"], "generated") > 5
+    suites = ("tuner/library/test_every_op.py", "contract/test_policy.py", "tuner/search")
+    assert passed(tree, [f"tests/{suite}" for suite in suites], "silu_mul or climbing") > 15
 
 
 def test_the_operator_is_in_the_catalogue(answers: dict[str, str]) -> None:
@@ -175,8 +253,7 @@ def test_the_figure_is_drawn_and_says_when_there_is_nothing_to_show(answers: dic
 
 
 def test_the_route_is_served_and_is_the_line_that_the_contract_lacks(answers: dict[str, str]) -> None:
-    (line,) = (block.text for block in blocks(HOWTO / "add-a-route.md") if block.language == "markdown")
     lacking = {route.replace(":", " ", 1) for route in answers["routes"].split()} - set(listed(section("HTTP")))
-    assert lacking == set(listed(line))
+    assert lacking == set(listed(contract_line()))
     assert answers["scope"] == "read"
     assert answers["answer"] == "200 climbing evolutionary"
