@@ -16,7 +16,7 @@ from tuner.storage.sql import cursors
 from tuner.storage.sql._rows import WORKED_ON, Part
 from tuner.storage.sql.columns import Instant, epoch_s, now, whole
 from tuner.storage.sql.devices import device_of, select_devices
-from tuner.storage.sql.records import of_jobs, select_records
+from tuner.storage.sql.record_rows import of_jobs, select_records
 from tuner.storage.sql.schema import devices, jobs, search_tasks, tuning_records
 
 NEWEST = 2000

@@ -9,7 +9,7 @@ from tuner.storage.jobs import Page
 from tuner.storage.lookups import RecordQuery
 from tuner.storage.sql import cursors
 from tuner.storage.sql._rows import Part
-from tuner.storage.sql.records import records_of, select_records
+from tuner.storage.sql.record_rows import records_of, select_records
 from tuner.storage.sql.schema import targets, tuning_records, workloads
 
 LISTING = "records"

@@ -27,7 +27,7 @@ from tuner.storage.sql.columns import later, now
 from tuner.storage.sql.counts import count_records
 from tuner.storage.sql.migrate import check_schema_in
 from tuner.storage.sql.queue import ABANDONED, count_failure
-from tuner.storage.sql.records import insert_results, newest_record
+from tuner.storage.sql.results import insert_results, newest_record
 from tuner.storage.sql.schema import jobs, search_tasks, targets, workloads
 from tuner.storage.sql.search_tasks import find_task, no_task, tasks_of
 

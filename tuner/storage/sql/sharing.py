@@ -26,7 +26,8 @@ from tuner.storage.sql.counts import count_each
 from tuner.storage.sql.devices import target_of
 from tuner.storage.sql.identity import split_label, stored_workload
 from tuner.storage.sql.jobs import target_ids
-from tuner.storage.sql.records import columns_of, insert_kernels, records_of, select_records
+from tuner.storage.sql.record_rows import columns_of, records_of, select_records
+from tuner.storage.sql.results import insert_kernels
 from tuner.storage.sql.schema import search_tasks, targets, tuning_records, workloads
 
 IMPORT_LOCK = 0x73776D6968
