@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
 
@@ -13,10 +13,13 @@ from shapewright.connection import Fields, read_json
 from shapewright.errors import ServiceNotFound, ServiceUnreachable
 from shapewright.queries import WorkloadLike, key_of, part, submitted, symbols_text, task_of
 from shapewright.sse import Frames
-from shapewright.steps import Each, Item, Open, Pause, Piece, Steps, ask, each, request
+from shapewright.steps import Each, Item, Open, Pause, Piece, Steps, Work, ask, collected, each, request
 from tuner.errors import InvalidInput
 from tuner.program.job.task import SearchTask
 from tuner.program.language.workload import JsonObject
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 # An open stream is never silent for longer than 15 s: the service sends comments to keep it alive.
 STREAM_TIMEOUT = httpx.Timeout(45.0, connect=5.0)
@@ -125,13 +128,33 @@ class JobRequests:
     @each
     def trials(self, job_id: str, after: int = 0) -> Each[JsonObject]:
         """Every trial stored so far with ``seq`` above ``after``, in order."""
-        while True:
-            page = yield from ask("GET", f"/v1/jobs/{part(job_id)}/trials", params={"after": after})
-            for row in page.rows("items"):
-                yield Item(row)
-            if page["after"] == after:
-                return
-            after = page["after"]
+        yield from _trials(job_id, after)
+
+    @request
+    def trials_dataframe(self, job_id: str) -> Steps[DataFrame]:
+        """Every trial stored so far as a pandas DataFrame, indexed by ``seq``.
+
+        It has a column for each axis of the kernels and each shape variable. Raises InvalidInput where pandas is not
+        installed.
+        """
+        try:
+            import pandas  # noqa: PLC0415 - an option
+        except ModuleNotFoundError:
+            remedy = "pip install pandas; client.trials(job_id) gives the same as dictionaries"
+            raise InvalidInput("trials_dataframe", "pandas is not installed", remedy) from None
+        from tuner.storage.trial_rows import columns_of, row_of  # noqa: PLC0415 - for this alone
+
+        rows = [row_of(trial) for trial in (yield from collected(_trials(job_id, 0)))]
+        frame: DataFrame = yield Work(lambda: pandas.DataFrame(rows, columns=columns_of(rows)).set_index("seq"))
+        return frame
+
+    @request
+    def compare(self, job_ids: Sequence[str]) -> Steps[JsonObject]:
+        """2 to 8 jobs side by side over their equal workloads: ``{"jobs", "pairings", "unlike", "method", ...}``.
+
+        Ratios are to the first job, by shape, with intervals; from what is recorded.
+        """
+        return (yield from ask("GET", "/v1/compare", params={"job": list(job_ids)}))
 
     @each
     def events(self, job_id: str, after: int = 0, retry_s: float = 60.0, *, follow: bool = True) -> Each[JsonObject]:
@@ -215,6 +238,16 @@ class JobRequests:
         """
         headers = {"Content-Type": "application/jsonl"}
         return (yield from ask("POST", "/v1/records", content=iter(lines), headers=headers, timeout=IMPORT_TIMEOUT))
+
+
+def _trials(job_id: str, after: int) -> Each[JsonObject]:
+    while True:
+        page = yield from ask("GET", f"/v1/jobs/{part(job_id)}/trials", params={"after": after})
+        for row in page.rows("items"):
+            yield Item(row)
+        if page["after"] == after:
+            return
+        after = page["after"]
 
 
 def _abbreviates(name: str, job_id: str) -> bool:

@@ -83,6 +83,22 @@ def ask(method: str, path: str, **request: Any) -> Steps[Fields]:
     return read_json(response.content, str(response.request.url))
 
 
+def collected(items: Each[T]) -> Steps[list[T]]:
+    """All items of a request together."""
+    found: list[T] = []
+    given: object = None
+    while True:
+        try:
+            step = items.send(given)
+        except StopIteration:
+            return found
+        if isinstance(step, Item):
+            found.append(step.value)
+            given = None
+        else:
+            given = yield step
+
+
 class Waiting:
     """A client whose methods return once they are answered."""
 

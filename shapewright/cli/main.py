@@ -13,6 +13,7 @@ from shapewright import defaults
 from shapewright.cli import (
     admin,
     check,
+    compare,
     database,
     device_tokens,
     jobs,
@@ -24,6 +25,7 @@ from shapewright.cli import (
     records,
     reports,
     snapshot,
+    trials,
     tune,
     up,
 )
@@ -44,7 +46,7 @@ def cli() -> None:
 
 
 GROUPS = (
-    *(up, parts, tune, local, jobs, models, libraries, pull, snapshot, check),
+    *(up, parts, tune, local, jobs, trials, compare, models, libraries, pull, snapshot, check),
     *(reports, records, admin, device_tokens, database),
 )
 for _group in GROUPS:

@@ -1,0 +1,158 @@
+"""`trials`, `compare` and data frames, of jobs that were searched on a simulated device."""
+
+from __future__ import annotations
+
+import csv
+import io
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shapewright.client import Client
+from shapewright.client_async import AsyncClient
+from tests.coroutines import run
+from tests.searched import searched
+from tests.serving import serving
+from tests.shapewright.conftest import Shapewright
+from tuner.errors import InvalidInput
+from tuner.storage import Job
+from tuner.storage.sql import open_storage
+from tuner.storage.trial_rows import FIXED
+
+Jobs = tuple[Job, ...]
+
+
+@pytest.fixture(scope="module")
+def service(sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str, Jobs]]:
+    """Two jobs of one workload and one of another, searched once; the address and a key of their service."""
+    file = tmp_path_factory.mktemp("searched") / "tuning.db"
+    shutil.copy(sqlite_template, file)
+    storage = open_storage(f"sqlite:///{file}")
+    other = {"op": "dense", "args": {"m": "8*T", "n": 64, "k": 32}}
+    found = (
+        searched(storage, budget={"trials": 12}),
+        searched(storage, budget={"trials": 12}, seed=1, name="the other"),
+        searched(storage, budget={"trials": 2}, workload=other),
+    )
+    with serving(storage) as url:
+        yield url, storage.create_key("tests")[1], found
+    storage.close()
+
+
+@pytest.fixture
+def jobs(service: tuple[str, str, Jobs], data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Jobs:
+    """The jobs, whose service is that of the environment."""
+    url, key, found = service
+    monkeypatch.setenv("SHAPEWRIGHT_URL", url)
+    monkeypatch.setenv("SHAPEWRIGHT_API_KEY", key)
+    return found
+
+
+@pytest.fixture
+def job(jobs: Jobs) -> Job:
+    return jobs[0]
+
+
+def listed(shapewright: Shapewright, job: Job, *line: object) -> Sequence[dict[str, Any]]:
+    rows: list[dict[str, Any]] = shapewright("trials", job.id, *line, "--json").json
+    return rows
+
+
+def test_trials_are_listed_as_the_service_has_them(shapewright: Shapewright, job: Job) -> None:
+    rows = listed(shapewright, job)
+    with Client() as client:
+        assert rows == list(client.trials(job.id))
+    assert len(rows) == job.trials
+    ran = shapewright("trials", job.id, "--limit", 3)
+    lines = ran.out.splitlines()
+    assert lines[0].split()[:4] == ["SEQ", "PHASE", "ROUND", "INSTANCE"]
+    assert [line.split()[0] for line in lines[1:]] == [str(row["seq"]) for row in rows[-3:]]
+    assert f"3 of {len(rows)} trials" in ran.err
+
+
+def test_trials_are_chosen_by_error_kernel_instance_and_phase(shapewright: Shapewright, job: Job) -> None:
+    rows = listed(shapewright, job)
+    kernel, shape = rows[-1]["kernel_id"], int(rows[-1]["instance"]["T"])
+
+    def fitting(**fields: object) -> list[int]:
+        return [row["seq"] for row in rows if all(row[name] == value for name, value in fields.items())]
+
+    def seqs(*line: object) -> list[int]:
+        return [row["seq"] for row in listed(shapewright, job, *line)]
+
+    assert seqs("--error", "none") == fitting(error_kind=None)
+    assert seqs("--error", "any") == [row["seq"] for row in rows if row["error_kind"]]
+    assert seqs("--error", "build") == fitting(error_kind="build")
+    assert seqs("--kernel", kernel[:8]) == fitting(kernel_id=kernel)
+    assert seqs("--kernel", rows[-1]["kernel"]["rule"]) == [row["seq"] for row in rows]
+    assert seqs("--instance", f"T={shape}") == [row["seq"] for row in rows if row["instance"]["T"] == shape]
+    assert seqs("--phase", "theory") == fitting(phase="theory") != []
+    both = seqs("--phase", "theory", "--instance", f"T={shape}", "--limit", 1)
+    assert len(both) == 1
+    wrong = shapewright("trials", job.id, "--instance", "T", "--json")
+    assert (wrong.code, wrong.error["field"]) == (2, "--instance")
+    assert shapewright("trials", job.id, "--csv", "--json").code == 2
+
+
+def test_csv_has_a_column_for_each_axis_and_each_variable(shapewright: Shapewright, job: Job) -> None:
+    rows = listed(shapewright, job)
+    table = list(csv.DictReader(io.StringIO(shapewright("trials", job.id, "--csv").out)))
+    assert [int(line["seq"]) for line in table] == [row["seq"] for row in rows]
+    assert tuple(table[0])[: len(FIXED)] == FIXED
+    assert {line["shape_T"] for line in table} == {str(int(row["instance"]["T"])) for row in rows}
+    assert [line["kernel_m_tile"] for line in table] == [str(row["kernel"]["values"]["mr"]) for row in rows]
+    times = [float(line["latency_s"]) for line in table if line["latency_s"]]
+    assert times == [row["latency_s"] for row in rows if row["latency_s"] is not None]
+
+
+def test_a_data_frame_has_the_columns_of_the_csv(shapewright: Shapewright, job: Job) -> None:
+    header = shapewright("trials", job.id, "--csv").out.splitlines()[0].split(",")
+    with Client() as client:
+        frame = client.trials_dataframe(job.id)
+    assert ["seq", *frame.columns] == header
+    assert frame.index.is_unique
+    assert len(frame) == job.trials
+    assert frame.groupby("shape_T").latency_s.min().gt(0).all()
+
+    async def awaited() -> bool:
+        async with AsyncClient() as client:
+            return bool((await client.trials_dataframe(job.id)).equals(frame))
+
+    assert run(awaited)
+
+
+def test_without_pandas_a_data_frame_says_what_to_install(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with Client() as client, pytest.raises(InvalidInput, match=r"pandas is not installed.*pip install pandas"):
+        client.trials_dataframe("job-1")
+
+
+# -- compare ----------------------------------------------------------------------------------------------------------
+def test_jobs_are_compared_by_shape(shapewright: Shapewright, jobs: Jobs) -> None:
+    job, other, unlike = jobs
+    document = shapewright("compare", job.id, other.id[-8:], "latest", "--json").json
+    assert [each["id"] for each in document["jobs"]] == [job.id, other.id, unlike.id]
+    with Client() as client:
+        assert client.compare([job.id, other.id, unlike.id]) == document
+
+    text = shapewright("compare", job.id, other.id, unlike.id).out
+    for each in (job, other, unlike):
+        assert each.id in text
+    lines = text.splitlines()
+    assert [line.split()[0] for line in lines if line.startswith("T=")] == ["T=1", "T=7", "T=20", "T=32"]
+    assert all(("x (" in line) != ("equal (" in line) for line in lines if line.startswith("T="))
+    assert "no other job has this workload" in text
+    assert document["method"] in text
+
+
+@pytest.mark.parametrize(("ids", "code"), [((), 2), (("latest",), 2), (("latest", "job-none"), 5)])
+def test_what_cannot_be_compared_is_refused(
+    shapewright: Shapewright, job: Job, ids: tuple[str, ...], code: int
+) -> None:
+    ran = shapewright("compare", *ids, "--json")
+    assert ran.code == code
+    assert ran.error["message"]
