@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class PolicyEntry:
-    """A policy: its name in job files, ``module:Class`` in ``tuner.search.policy``, what it measures after theory's set,
-    and when it ends.
+    """A policy: its name in job files, ``module:Class`` in ``tuner.search.policy``, what it measures after theory's
+    set, and when it ends.
 
     ``learns``: what it suggests depends on what was measured. ``settled``: it has chosen all that it measures before
     the first trial, and ends there.
