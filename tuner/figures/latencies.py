@@ -145,6 +145,8 @@ def kernel_times(view: SearchView, kernel_id: str) -> go.Figure:
     )
     for kernels, times, looks in shown:
         figure.add_traces(_latency_points(view, columns.instances, times, kernels_of(view, kernels), looks))
+    if not figure.data:
+        return style.message("This kernel was measured at no shape that this search has in its variables.")
     axis = ShapeAxis(view.task)
     figure.update_xaxes(title_text=axis.title, **axis.scale([x for trace in figure.data for x in trace.x]))
     heights = [y for trace in figure.data for y in trace.y]

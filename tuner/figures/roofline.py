@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import plotly.graph_objects as go
@@ -10,9 +10,9 @@ import plotly.graph_objects as go
 from tuner.figures import style
 from tuner.figures.columns import Floats
 from tuner.figures.latencies import RIVAL_SYMBOLS, THEORY, libraries, served_name
-from tuner.figures.shapes import Kernels, MarkerStyle, kernels_of, points, served
+from tuner.figures.shapes import Kernels, MarkerStyle, dims_of, kernels_of, points, served
 from tuner.figures.view import SearchView
-from tuner.program.language.workload import Workload, WorkloadInstance
+from tuner.program.language.workload import WorkloadInstance
 from tuner.program.target.calibration import Level, Levels
 from tuner.records import Roof
 
@@ -51,10 +51,11 @@ def _speeds(
     colour: str,
     symbol: str,
 ) -> list[go.Scatter]:
-    """``times``: [instances] seconds. A shape that has nothing to compute has no speed."""
-    workload, shapes = view.task.workload, [instance.shape for instance in instances]
-    flops = np.array([workload.flops(workload.dims(shape)) or np.nan for shape in shapes])
-    moved = np.array([compulsory_bytes(workload, shape) or np.nan for shape in shapes])
+    """``times``: [instances] seconds. A shape that has nothing to compute has no speed. What a call moves is the least:
+    every operand read once, the output written once."""
+    workload, dims = view.task.workload, [dims_of(view.task, instance.shape) for instance in instances]
+    flops = np.array([workload.flops(each) or np.nan for each in dims])
+    moved = np.array([workload.bytes_moved(each) or np.nan for each in dims])
     speed = 1e-9 * flops / np.where(times > 0, times, np.nan)
     hover = "%{y:.4g} GFLOP/s at %{x:.3g} FLOP/byte<br>"
     return points(view, instances, flops / moved, speed, kernels, MarkerStyle(name, colour, symbol, hover))
@@ -98,8 +99,3 @@ def _level(level: Level, x: Floats, number: int) -> go.Scatter:
         line={"color": style.NEUTRAL, "width": 1, "dash": style.DASHES[2:][number % len(style.DASHES[2:])]},
         hovertemplate=f"{level.name}: {speed}<extra></extra>",
     )
-
-
-def compulsory_bytes(workload: Workload, shape: Mapping[str, int]) -> int:
-    """The least that a call moves: every operand read once, the output written once."""
-    return workload.bytes_moved(workload.dims(shape))

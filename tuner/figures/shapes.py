@@ -44,11 +44,12 @@ class ShapeAxis:
         return "x unified" if self.variable else "closest"
 
     def positions(self, shapes: Iterable[Shape]) -> Floats:
+        """NaN for a shape in symbols where the axis is the shape variable: it has no place there."""
         name = self.variable
         if name is not None:
-            return np.array([shape[name] for shape in shapes], np.float64)
-        workload = self.task.workload
-        return np.array([workload.flops(workload.dims(shape)) / 1e6 for shape in shapes], np.float64)
+            return np.array([shape.get(name, np.nan) for shape in shapes], np.float64)
+        task = self.task
+        return np.array([task.workload.flops(dims_of(task, shape)) / 1e6 for shape in shapes], np.float64)
 
     def scale(self, positions: Iterable[float]) -> JsonObject:
         """The type of the axis."""
@@ -68,6 +69,11 @@ class MarkerStyle:
     size: int = 8
 
 
+def dims_of(task: SearchTask, shape: Shape) -> Shape:
+    """The values of the workload's symbols. A record that is none of the task's instances gives these themselves."""
+    return task.workload.dims(shape) if all(var.name in shape for var in task.shape_vars) else shape
+
+
 def points(
     view: SearchView,
     instances: Sequence[WorkloadInstance],
@@ -76,9 +82,9 @@ def points(
     kernels: Kernels,
     looks: MarkerStyle,
 ) -> list[go.Scatter]:
-    """A trace of markers at ``instances``, where ``y`` is finite; none where it is nowhere. ``kernels``: of each point,
-    empty if they have none."""
-    kept = [int(index) for index in np.argsort(x, kind="stable") if np.isfinite(y[index])]
+    """A trace of markers at ``instances``, where ``x`` and ``y`` are finite; none where they are nowhere. ``kernels``:
+    of each point, empty if they have none."""
+    kept = [int(index) for index in np.argsort(x, kind="stable") if np.isfinite(x[index] + y[index])]
     if not kept:
         return []
     shapes = [instances[index].shape for index in kept]

@@ -18,7 +18,6 @@ from tests.tuner.figures.searches import THREE, TWO, finished, library, sampled
 from tuner.figures import COMPARABLE, FIGURES, SearchView, UnknownFigure, compare, figure, kernel_times
 from tuner.figures.kernels import MAX_KERNELS
 from tuner.figures.model import spearman
-from tuner.figures.roofline import compulsory_bytes
 from tuner.program.job.build import make_workload
 from tuner.program.job.task import SearchTask
 from tuner.program.language.workload import ShapeVar
@@ -318,8 +317,8 @@ def test_the_roofline_of_a_calibrated_device_has_a_line_for_each_level_up_to_the
 def test_an_epilogues_operands_are_moved_too() -> None:
     bare = make_workload("dense", {"m": "T", "n": 8, "k": 4})
     biased = make_workload("dense", {"m": "T", "n": 8, "k": 4}, epilogue=["bias"])
-    assert compulsory_bytes(bare, {"T": 2}) == 4 * (8 + 32 + 16)
-    assert compulsory_bytes(biased, {"T": 2}) - compulsory_bytes(bare, {"T": 2}) == 4 * 8
+    assert bare.bytes_moved(bare.dims({"T": 2})) == 4 * (8 + 32 + 16)
+    assert biased.bytes_moved(biased.dims({"T": 2})) - bare.bytes_moved(bare.dims({"T": 2})) == 4 * 8
 
 
 # -- by name ----------------------------------------------------------------------------------------------------------

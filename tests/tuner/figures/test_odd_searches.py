@@ -38,6 +38,12 @@ ODD: dict[str, Callable[[], SearchView]] = {
     "decades": lambda: SearchView(TASK, [replace(r, latency_s=10.0 ** -(n % 9)) for n, r in enumerate(FEW) if r.ok]),
     "no anchors, no predictions": lambda: SearchView(TASK, [replace(r, anchor_s=None, predicted_s=None) for r in FEW]),
     "an instance of old": lambda: SearchView(TASK, [MeasureResult(FEW[0].kernel, WorkloadInstance.of({"T": 3}), 1e-6)]),
+    "an instance in symbols": lambda: SearchView(
+        TASK, [replace(FEW[0], instance=WorkloadInstance.of(TASK.workload.dims({"T": 3})))]
+    ),
+    "some instances in symbols": lambda: SearchView(
+        TASK, [*FEW, replace(FEW[0], instance=WorkloadInstance.of(TASK.workload.dims({"T": 3})))]
+    ),
     **{name: lambda task=task: finished(task, 12) for name, task in TASKS.items()},  # type: ignore[misc]
 }
 
