@@ -13,8 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import signal
-import subprocess
 import sys
 import tempfile
 import threading
@@ -23,6 +21,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
@@ -82,7 +81,7 @@ class SimulatedList:
         return {KEY: self.fleet.size}
 
 
-def work(url: str, devices: int, jobs: int, trial_s: float, account: Path) -> int:
+def work(url: str, devices: int, jobs: int, trial_s: float, account: Path) -> None:
     """Run jobs until SIGTERM. Writes a line for each trial to ``account``: which it was."""
     stop, lock = threading.Event(), threading.Lock()
     set_on_signals(stop)
@@ -97,29 +96,26 @@ def work(url: str, devices: int, jobs: int, trial_s: float, account: Path) -> in
         runner = JobRunner(storage, SimulatedTools(fleet), stopping=stop.is_set)
         loop = LeaseLoop(storage, SimulatedList(fleet), runner.run, account.name, stop, most=jobs)  # type: ignore[arg-type]
         loop.run_forever()
-    return 0
 
 
 @contextmanager
 def _workers(options: argparse.Namespace, url: str, accounts: Path) -> Iterator[None]:
-    workers = min(options.workers, options.devices, options.jobs)
-    line = [sys.executable, "-m", "benchmarks.workers", "--database-url", url, "--trial-s", str(options.trial_s)]
-    line += ["--jobs", str(-(-options.jobs // workers))]
-    shares = [str((options.devices + number) // workers) for number in range(workers)]
-    started = [
-        subprocess.Popen([*line, "--devices", share, "--worker", str(accounts / f"worker-{number}")])
-        for number, share in enumerate(shares)
-    ]
+    count, context = min(options.workers, options.devices, options.jobs), get_context("spawn")
+    most = -(-options.jobs // count)
+    started = []
+    for number in range(count):
+        share, account = (options.devices + number) // count, accounts / f"worker-{number}"
+        started.append(context.Process(target=work, args=(url, share, most, options.trial_s, account)))
+    for each in started:
+        each.start()
     try:
         yield
     finally:
         for each in started:
-            each.send_signal(signal.SIGTERM)
+            each.terminate()
         for each in started:
-            try:
-                each.wait(STOP_S)
-            except subprocess.TimeoutExpired:
-                each.kill()
+            each.join(STOP_S)
+            each.kill()
 
 
 # -- the benchmark ----------------------------------------------------------------------------------------------------
@@ -172,13 +168,10 @@ def bare_per_s(devices: int, trial_s: float, trials: int) -> float:
 
 
 def main(argv: list[str] | None = None) -> int:
-    # ``worker`` is for the process of a worker alone: the file of its account, which has its name.
     options = options_of(
-        __doc__, needs_json=False, devices=200, jobs=20, trials=10_000, trial_s=0.5,
-        workers=len(os.sched_getaffinity(0)), database_url=str, worker=Path,
+        __doc__, devices=200, jobs=20, trials=10_000, trial_s=0.5, workers=len(os.sched_getaffinity(0)),
+        database_url=str,
     ).parse_args(argv)  # fmt: skip
-    if options.worker:
-        return work(options.database_url, options.devices, options.jobs, options.trial_s, options.worker)
     with tempfile.TemporaryDirectory(prefix="workers-") as directory:
         url = options.database_url or f"sqlite:///{directory}/tuning.db"
         upgrade(url)

@@ -1,4 +1,4 @@
-"""Clients of the benchmark of the service, to be run in processes of their own.
+"""Clients of the benchmark of the service; its loops are run in processes of their own.
 
 Plain sockets with keep-alive under uvloop: the usual HTTP clients of Python take longer for a request than the service
 does.
@@ -12,10 +12,9 @@ import random
 import resource
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection as Pipe
 
 import uvloop
 
@@ -77,9 +76,7 @@ class Connection:
 
 
 # -- loops ------------------------------------------------------------------------------------------------------------
-def open_loop(
-    service: Service, paths: Sequence[str], rate_per_s: float, seconds: float, connections: int
-) -> Samples:
+def open_loop(service: Service, paths: Sequence[str], rate_per_s: float, seconds: float, connections: int) -> Samples:
     """Requests at fixed times, however slow the answers are; latencies count from the time when each was due."""
     numbers, begun = iter(range(max(1, int(rate_per_s * seconds)))), time.monotonic() + 0.1
 
@@ -117,8 +114,8 @@ def _on_each(service: Service, run: Callable[[Connection, Samples], Awaitable[No
 
 
 # -- event streams ----------------------------------------------------------------------------------------------------
-async def _stream(service: Service, job_id: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Both ends: a writer that nobody holds is closed."""
+async def stream(service: Service, job_id: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """The events of a job; both ends: a writer that nobody holds is closed."""
     reader, writer = await asyncio.open_connection(*service.address)
     writer.write(service.request(f"/v1/jobs/{job_id}/events"))
     head = await reader.readuntil(b"\r\n\r\n")
@@ -127,43 +124,30 @@ async def _stream(service: Service, job_id: str) -> tuple[asyncio.StreamReader, 
     return reader, writer
 
 
-def hold_streams(service: Service, job_ids: Sequence[str], told: Pipe) -> None:
-    """Keep an event stream of each job open, and read what it says, until ``told`` has something.
+@asynccontextmanager
+async def idle_streams(service: Service, job_ids: Sequence[str]) -> AsyncIterator[None]:
+    """An event stream of each job is open, and what it says is read, as long as the context is open."""
 
-    Sends the number of streams once each has been answered.
-    """
+    async def read_all(reader: asyncio.StreamReader) -> None:
+        while await reader.read(1 << 16):
+            pass
 
-    async def read_all(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(OSError):
-            while await reader.read(1 << 16):
-                pass
-
-    async def hold() -> None:
-        # One after the other: a thousand at once would wait for one another.
-        reading = [asyncio.create_task(read_all(*await _stream(service, job_id))) for job_id in job_ids]
-        told.send(len(job_ids))
-        while not told.poll():
-            await asyncio.sleep(0.2)
-        for task in reading:
-            task.cancel()
-
-    raise_file_limit()
-    uvloop.run(hold())
-
-
-def listen(service: Service, job_id: str, count: int, told: Pipe) -> None:
-    """Says when it listens, then when each of ``count`` numbered events arrived, by the machine's monotonic clock."""
-
-    async def arrivals() -> dict[int, float]:
-        (reader, writer), arrived = await _stream(service, job_id), dict[int, float]()
-        told.send(True)
-        while len(arrived) < count and (line := await reader.readline()):
-            if line.startswith(b"data: ") and "index" in (data := json.loads(line[6:])["data"]):
-                arrived[data["index"]] = time.monotonic()
+    # One after the other: a thousand at once would wait for one another.
+    streams = [await stream(service, job_id) for job_id in job_ids]
+    reading = [asyncio.create_task(read_all(reader)) for reader, _ in streams]
+    yield
+    for task, (_, writer) in zip(reading, streams, strict=True):
+        task.cancel()
         writer.close()
-        return arrived
 
-    told.send(uvloop.run(arrivals()))
+
+async def arrivals(reader: asyncio.StreamReader, count: int) -> dict[int, float]:
+    """When each of ``count`` numbered events arrived, by the machine's monotonic clock."""
+    arrived = dict[int, float]()
+    while len(arrived) < count and (line := await reader.readline()):
+        if line.startswith(b"data: ") and "index" in (data := json.loads(line[6:])["data"]):
+            arrived[data["index"]] = time.monotonic()
+    return arrived
 
 
 def raise_file_limit() -> None:

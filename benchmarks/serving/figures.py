@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 import random
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 from typing import Any
@@ -17,13 +17,13 @@ from typing import Any
 import httpx
 import psutil
 import psycopg
+import uvloop
 
 from benchmarks.harness.results import Row, say
 from benchmarks.serving import clients, filled
 from benchmarks.serving.clients import Samples, Service
 from benchmarks.serving.filled import LONGEST, MEASURED, WIDE_MEASURED, WIDEST, Loaded
 
-SPAWN = get_context("spawn")
 PAUSE_S = 0.03
 """The pause between two commits of events."""
 MIXED = 4096
@@ -79,7 +79,7 @@ def measure(plan: Plan, loaded: Loaded, service: Service, process: psutil.Proces
     figures, (host, port) = Figures(), service.address
     summary, key = figures.summary, {"Authorization": f"Bearer {service.key}"}
     with (
-        ProcessPoolExecutor(plan.clients, mp_context=SPAWN) as pool,
+        ProcessPoolExecutor(plan.clients, mp_context=get_context("spawn")) as pool,
         httpx.Client(base_url=f"http://{host}:{port}", headers=key, timeout=ANSWER_S) as asking,
     ):
         trials = pages(asking, f"/v1/jobs/{loaded.large_job}/trials?limit=1000", "after")
@@ -110,7 +110,7 @@ def measure(plan: Plan, loaded: Loaded, service: Service, process: psutil.Proces
         stored = pool.submit(filled.insert_records, plan.database_url, fresh("inserts"), plan.seconds).result()
         summary["inserts_per_s"] = stored["records"] / stored["elapsed_s"]
         figures.rows.append({"figure": "inserts", **stored})
-        event_figures(plan, service, pool, figures, process)
+        uvloop.run(event_figures(plan, service, pool, figures, process))
     return figures
 
 
@@ -173,58 +173,38 @@ def lookup_figures(asking: httpx.Client, loaded: Loaded) -> dict[str, float | No
 
 
 # -- events -----------------------------------------------------------------------------------------------------------
-def event_figures(
+async def event_figures(
     plan: Plan, service: Service, pool: ProcessPoolExecutor, figures: Figures, process: psutil.Process
 ) -> None:
     """Commit to listener beside idle streams, and what idle streams cost the service and its database."""
-    jobs = pool.submit(filled.waiting_jobs, plan.database_url, "nobody", plan.idle_streams).result()
-    with aside(clients.hold_streams, service, jobs[: plan.beside_streams]) as told:
-        said(told)
-        latencies = event_latencies(plan, service, pool)
-        told.send(True)
+    jobs = await _aside(pool, filled.waiting_jobs, plan.database_url, "nobody", plan.idle_streams)
+    async with clients.idle_streams(service, jobs[: plan.beside_streams]):
+        latencies = await event_latencies(plan, service, pool)
     figures.summary["event_p99_s"] = figures.add("event", Samples(latencies, Counter({200: len(latencies)})))
-    before = cores_used(plan, process)
-    with aside(clients.hold_streams, service, jobs) as told:
-        said(told)
-        time.sleep(1.0)
-        during = cores_used(plan, process)
-        told.send(True)
+    before = await asyncio.to_thread(cores_used, plan, process)
+    async with clients.idle_streams(service, jobs):
+        await asyncio.sleep(1.0)
+        during = await asyncio.to_thread(cores_used, plan, process)
     figures.rows.append({"figure": "idle_streams", "streams": len(jobs), "cores": during, "cores_without": before})
     figures.summary["idle_streams_cores"] = max(0.0, during - before)
 
 
-def event_latencies(plan: Plan, service: Service, pool: ProcessPoolExecutor) -> list[float]:
+async def event_latencies(plan: Plan, service: Service, pool: ProcessPoolExecutor) -> list[float]:
     name = fresh("events")
-    [job_id] = pool.submit(filled.waiting_jobs, plan.database_url, name, 1).result()
-    with aside(clients.listen, service, job_id, plan.events) as told:
-        said(told)
-        committed = pool.submit(filled.commit_events, plan.database_url, name, plan.events, PAUSE_S).result()
-        arrived = said(told)
+    [job_id] = await _aside(pool, filled.waiting_jobs, plan.database_url, name, 1)
+    reader, writer = await clients.stream(service, job_id)
+    arriving = asyncio.create_task(clients.arrivals(reader, plan.events))
+    committed = await _aside(pool, filled.commit_events, plan.database_url, name, plan.events, PAUSE_S)
+    arrived = await asyncio.wait_for(arriving, ANSWER_S)
+    writer.close()
     if missing := committed.keys() - arrived.keys():
         raise RuntimeError(f"{len(missing)} of {len(committed)} events did not arrive")
     # Some arrive before the call that committed them has returned.
     return [max(0.0, arrived[index] - at) for index, at in committed.items()]
 
 
-def said(pipe: Any) -> Any:
-    """What a client says. Raises RuntimeError if that is nothing for too long."""
-    if not pipe.poll(ANSWER_S):
-        raise RuntimeError(f"a client said nothing within {ANSWER_S:g} s")
-    return pipe.recv()
-
-
-@contextmanager
-def aside(function: Any, *arguments: Any) -> Iterator[Any]:
-    """A function of the clients in a process of its own, which ends with the context; its last argument is a pipe."""
-    ours, theirs = SPAWN.Pipe()
-    process = SPAWN.Process(target=function, args=(*arguments, theirs))
-    process.start()
-    theirs.close()
-    try:
-        yield ours
-        process.join(60)
-    finally:
-        process.kill()
+async def _aside(pool: ProcessPoolExecutor, function: Callable[..., Any], *arguments: Any) -> Any:
+    return await asyncio.get_running_loop().run_in_executor(pool, function, *arguments)
 
 
 def cores_used(plan: Plan, process: psutil.Process) -> float:
