@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tuner.errors import did_you_mean
 from tuner.program.catalogue import OPS
 from tuner.program.job.build import ProgramOp
 
@@ -69,6 +70,11 @@ reduce_mean = OPS["reduce_mean"]
 reduce_sum = OPS["reduce_sum"]
 rms_norm = OPS["rms_norm"]
 softmax = OPS["softmax"]
+
+
+def __getattr__(name: str) -> Any:
+    meant = did_you_mean(name, OPS, {op.name: op.synonyms for op in OPS.values()})
+    raise AttributeError(f"there is no operator {name!r} {f'({meant.strip()})' if meant else ''}".strip())
 
 
 def program(

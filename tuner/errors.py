@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import re
 import reprlib
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
 
 MAX_SHOWN = 60
 """Characters of a wrong value that a message repeats."""
+
+MAX_MEANT, NEAR = 3, 0.6
+"""Names that are suggested for a word, and how similar they must be to it (difflib)."""
 
 CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """What would move a terminal's cursor, set its title or turn text around; and halves of characters."""
@@ -54,6 +59,26 @@ def shown(value: object) -> str:
     """A wrong value as a message repeats it, however long or deep it is."""
     text = _repr.repr(value)
     return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 3]}..."
+
+
+def did_you_mean(word: object, names: Iterable[str], synonyms: Mapping[str, Sequence[str]] | None = None) -> str:
+    """``did you mean dense? ``, to begin a remedy with, for a word that none of ``names`` is; empty if none is near.
+
+    ``synonyms``: other words for a name. Case, hyphens and underscores do not count.
+    """
+    if not isinstance(word, str) or len(word) > MAX_SHOWN:
+        return ""
+    known: dict[str, dict[str, None]] = {}
+    for name in names:
+        for each in (name, *(synonyms or {}).get(name, ())):
+            known.setdefault(_plain(each), {})[name] = None
+    near = [_plain(word)] if _plain(word) in known else get_close_matches(_plain(word), known, MAX_MEANT, NEAR)
+    meant = list(dict.fromkeys(name for each in near for name in known[each]))[:MAX_MEANT]
+    return f"did you mean {' or '.join(meant)}? " if meant else ""
+
+
+def _plain(word: str) -> str:
+    return word.casefold().replace("_", "").replace("-", "").replace(" ", "")
 
 
 def clean(text: str, *, as_json: bool = False) -> str:

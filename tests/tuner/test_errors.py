@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tuner.errors import IllegalKernel, InvalidInput, ShapewrightError
+import pytest
+
+from tuner.errors import IllegalKernel, InvalidInput, ShapewrightError, did_you_mean
 
 
 def test_the_message_holds_all_three_parts() -> None:
@@ -22,3 +24,24 @@ def test_every_error_is_one_of_ours_and_a_value_error() -> None:
     for kind in (InvalidInput("f", "p"), IllegalKernel("p")):
         assert isinstance(kind, ShapewrightError)
         assert isinstance(kind, ValueError)
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        ("dens", "dense"),
+        ("Conv2D", "conv2d"),
+        ("max-pool2d", "max_pool2d"),
+        ("linear", "dense"),
+        ("gemm", "dense or matmul"),
+        ("frobnicate", ""),
+        ("", ""),
+        ("x" * 1000, ""),
+        (7, ""),
+        (None, ""),
+    ],
+)
+def test_a_name_that_is_near_or_a_synonym_is_suggested(word: object, meant: str) -> None:
+    names = ("dense", "matmul", "conv2d", "max_pool2d")
+    synonyms = {"dense": ("linear", "gemm"), "matmul": ("gemm",)}
+    assert did_you_mean(word, names, synonyms) == (f"did you mean {meant}? " if meant else "")

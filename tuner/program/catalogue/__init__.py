@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from tuner.errors import InvalidInput, shown
+from tuner.errors import InvalidInput, did_you_mean, shown
 from tuner.program.catalogue.convolutions import SPATIAL, conv, conv_transpose
 from tuner.program.catalogue.operators import CAUSAL, EPS, GROUP, SCALE, WINDOW, Epilogue, Op, Setting, Values
 from tuner.program.language.dims import DimExpr
@@ -42,6 +42,7 @@ OPS: Mapping[str, Op] = {
             "dense", "out[m, n] = x[m, k] . w[n, k]^T; the weight w is constant: library.pack(w) packs it once",
             ("m", "n", "k"), "out[m, n] = sum(k) x[m, k] * w[n, k]", constant=("w",),
             example={"m": "4*T", "n": 200, "k": 120},
+            synonyms=("linear", "fully_connected", "fc", "addmm", "gemm", "inner_product"),
         ),
         Op(
             "dense_int4",
@@ -52,26 +53,31 @@ OPS: Mapping[str, Op] = {
             " * ((cast((w[n, k // 2] >> (4 * (k % 2))) & 15, float32) - 8) * s[n, k // {group}])",
             constant=("w", "s"), settings={"group": GROUP}, dtypes={"w": "uint8"},
             example={"m": "T", "n": 45, "k": 70},
+            synonyms=("linear_int4", "w4a16", "gptq", "awq"),
         ),
         Op(
             "matmul", "out[m, n] = x[m, k] . y[k, n], both operands new at every call",
             ("m", "n", "k"), "out[m, n] = sum(k) x[m, k] * y[k, n]",
             example={"m": "T", "n": "S", "k": "S"},
+            synonyms=("mm", "gemm", "dot"),
         ),
         Op(
             "batch_matmul_nn", "out[b, m, n] = x[b, m, k] . y[b, k, n] for each b, both operands new at every call",
             ("b", "m", "n", "k"), "out[b, m, n] = sum(k) x[b, m, k] * y[b, k, n]",
             example={"b": "B", "m": "T", "n": "S", "k": "S"},
+            synonyms=("bmm", "batch_matmul", "batched_gemm"),
         ),
         Op(
             "batch_matmul_nt", "out[b, m, n] = x[b, m, k] . y[b, n, k]^T for each b, both operands new at every call",
             ("b", "m", "n", "k"), "out[b, m, n] = sum(k) x[b, m, k] * y[b, n, k]",
             example={"b": "B", "m": "T", "n": "S", "k": "S"},
+            synonyms=("bmm", "batch_matmul", "batched_gemm"),
         ),
         Op(
             "gemv", "y[n] = w[n, k] . x[k], both operands new at every call",
             ("n", "k"), "y[n] = sum(k) w[n, k] * x[k]",
             example={"n": "T", "k": "S"},
+            synonyms=("mv", "matvec"),
         ),
         Op(
             "bilinear", "y[b, o] = u[b, :]^T w[o, :, :] v[b, :]; w is constant",
@@ -99,6 +105,7 @@ OPS: Mapping[str, Op] = {
             constant=("weight",), settings=WINDOW, sizes=_PLANE.out_sizes(), shapes={"x": "[b, c, h, w]"},
             padded={"x": 0.0}, channel="c",
             example=_IMAGE | {"dilation": 2, "pad": 3},
+            synonyms=("depthwise", "dwconv", "conv2d_depthwise"),
         ),
         Op(
             "max_pool2d", "the largest of each window: x[b, c, h, w], out[b, c, p, q]; padding is -inf",
@@ -106,6 +113,7 @@ OPS: Mapping[str, Op] = {
             settings=WINDOW, sizes=_PLANE.out_sizes(), shapes={"x": "[b, c, h, w]"}, padded={"x": float("-inf")},
             channel="c",
             example=_IMAGE | {"stride": 2},
+            synonyms=("max_pool", "maxpooling2d"),
         ),
         Op(
             "avg_pool2d", "the mean of each window, padding counted: x[b, c, h, w], out[b, c, p, q]",
@@ -114,6 +122,7 @@ OPS: Mapping[str, Op] = {
             "out[b, c, p, q] = total[b, c, p, q] / (extent(r) * extent(s))",
             settings=WINDOW, sizes=_PLANE.out_sizes(), shapes={"x": "[b, c, h, w]"}, padded={"x": 0.0}, channel="c",
             example=_IMAGE,
+            synonyms=("avg_pool", "average_pool2d", "mean_pool2d"),
         ),
         Op(
             "softmax", "out[m, n] = exp(x[m, n] - max over n) / their sum over n",
@@ -133,6 +142,7 @@ OPS: Mapping[str, Op] = {
             "out[m, n] = centred[m, n] * rsqrt(square[m] / extent(n) + {eps!r}) * gamma[n] + beta[n]",
             settings={"eps": EPS},
             example=_ROWS,
+            synonyms=("ln", "layer_normalization"),
         ),
         Op(
             "rms_norm", "rows of x[m, n] to mean square 1 over n, times gamma[n]",
@@ -141,13 +151,17 @@ OPS: Mapping[str, Op] = {
             "out[m, n] = x[m, n] * rsqrt(square[m] / extent(n) + {eps!r}) * gamma[n]",
             settings={"eps": EPS},
             example=_ROWS,
+            synonyms=("rms_normalization",),
         ),
-        Op("reduce_sum", "out[m] = sum over n of x[m, n]", ("m", "n"), "out[m] = sum(n) x[m, n]", example=_ROWS),
-        Op("reduce_max", "out[m] = largest over n of x[m, n]", ("m", "n"), "out[m] = max(n) x[m, n]", example=_ROWS),
+        Op("reduce_sum", "out[m] = sum over n of x[m, n]", ("m", "n"), "out[m] = sum(n) x[m, n]", example=_ROWS,
+           synonyms=("sum",)),
+        Op("reduce_max", "out[m] = largest over n of x[m, n]", ("m", "n"), "out[m] = max(n) x[m, n]", example=_ROWS,
+           synonyms=("max", "amax")),
         Op(
             "reduce_mean", "out[m] = mean over n of x[m, n]",
             ("m", "n"), "total[m] = sum(n) x[m, n]\nout[m] = total[m] / extent(n)",
             example=_ROWS,
+            synonyms=("mean", "average"),
         ),
         Op(
             "attention",
@@ -162,12 +176,14 @@ OPS: Mapping[str, Op] = {
             "out[b, h, i, d] = where(extent(j) > 0, mixed[b, h, i, d] / z[b, h, i], 0.0)",
             settings={"causal": CAUSAL, "scale": SCALE}, variant=_attention,
             example={"b": "B", "h": 2, "i": "T", "j": "S", "d": 24, "causal": True},
+            synonyms=("sdpa", "scaled_dot_product_attention", "multi_head_attention", "mha", "flash_attention"),
         ),
         Op(
             "moe_dense", "out[t, n] = x[t, k] . w[expert[t], n, k]^T: x, w constant, expert[t] int32, out",
             ("t", "e", "n", "k"), "out[t, n] = sum(k) x[t, k] * w[expert[t], n, k]", constant=("w",),
             shapes={"w": "[e, n, k]"},
             example={"t": "T", "e": 5, "n": 33, "k": 40},
+            synonyms=("moe", "mixture_of_experts", "grouped_gemm"),
         ),
     )
 }  # fmt: skip
@@ -193,4 +209,5 @@ def op_named(name: object) -> Op:
         return name
     if isinstance(name, str) and name in OPS:
         return OPS[name]
-    raise InvalidInput("op", f"{shown(name)} is not in the catalogue", f"one of: {', '.join(sorted(OPS))}")
+    meant = did_you_mean(name, OPS, {op.name: op.synonyms for op in OPS.values()})
+    raise InvalidInput("op", f"{shown(name)} is not in the catalogue", f"{meant}one of: {', '.join(sorted(OPS))}")

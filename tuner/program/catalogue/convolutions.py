@@ -75,6 +75,7 @@ def conv(rank: int, name: str, note: str = "", *, example: Mapping[str, Any]) ->
         channel="o",
         variant=variant,
         example=example,
+        synonyms=() if note else (f"convolution{rank}d", *(("conv", "convolution") if rank == 2 else ())),
     )
 
 
@@ -117,6 +118,7 @@ def conv_transpose(rank: int, name: str, *, example: Mapping[str, Any]) -> Op:
         reads_outside=lambda settings: True,
         variant=variant,
         example=example,
+        synonyms=(f"deconv{rank}d", f"deconvolution{rank}d", f"conv_transpose{rank}d"),
     )
 
 

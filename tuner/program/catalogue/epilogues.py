@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tuner.errors import InvalidInput, shown
+from tuner.errors import InvalidInput, did_you_mean, shown
 from tuner.program.catalogue import EPILOGUES, Epilogue
 from tuner.program.language.notation import MAX_NAME, Stage, parse_stages
 from tuner.program.language.program import Program
@@ -24,7 +24,7 @@ def epilogue_names(epilogue: object) -> tuple[str, ...]:
         raise InvalidInput("epilogue", f"{len(epilogue)} entries", f"at most {MAX_EPILOGUES}")
     for name in epilogue:
         if name not in EPILOGUES:
-            raise InvalidInput("epilogue", f"{shown(name)} is not known", known)
+            raise InvalidInput("epilogue", f"{shown(name)} is not known", did_you_mean(name, EPILOGUES) + known)
     return tuple(epilogue)
 
 

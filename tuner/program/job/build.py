@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
-from tuner.errors import MAX_SHOWN, InvalidInput, shown
+from tuner.errors import MAX_SHOWN, InvalidInput, did_you_mean, shown
 from tuner.program.catalogue import Op, op_named
 from tuner.program.catalogue.epilogues import epilogue_names, with_epilogue
 from tuner.program.job.fields import dim_of, padding_of, plain, program_fields
@@ -23,6 +23,7 @@ from tuner.program.language.workload import Workload
 
 OP_FIELDS = ("op", "args", "dtype", "epilogue")
 PROGRAM_FIELDS = ("program", "extents", "constant", "padded", "outputs", "shapes", "dtype", "domain", "epilogue")
+MAX_MEANT_ARGS = 8
 COMMON_FIELDS = ("count", "layers", "name")
 
 
@@ -64,7 +65,7 @@ def workload_from_json(data: object, *, is_stored: bool = False) -> Workload:
     known = (*(PROGRAM_FIELDS if "program" in data else OP_FIELDS), *COMMON_FIELDS)
     unknown = min((str(name) for name in data if name not in known), default=None)
     if unknown is not None:
-        remedy = f"fields: {', '.join(known)}"
+        remedy = f"{did_you_mean(unknown, known)}fields: {', '.join(known)}"
         raise InvalidInput(
             unknown if len(unknown) <= MAX_SHOWN else shown(unknown), "is not a field of a workload", remedy
         )
@@ -87,7 +88,8 @@ def _from_op(op: Op, args: object, dtype: object, epilogue: object, *, is_stored
     if not isinstance(args, Mapping) or not set(op.args) <= set(args) <= {*op.args, *op.settings}:
         given = _given(args)
         optional = f"; may have: {', '.join(op.settings)}" if op.settings else ""
-        raise InvalidInput("args", f"{op.name} got {given or 'nothing'}", f"needs: {', '.join(op.args)}{optional}")
+        remedy = f"{_meant_args(op, args)}needs: {', '.join(op.args)}{optional}"
+        raise InvalidInput("args", f"{op.name} got {given or 'nothing'}", remedy)
     dims = {name: dim_of(f"args.{name}", args[name]) for name in op.args}
     settings = {name: _setting(name, op, args) for name in op.settings}
     names = epilogue_names(epilogue)
@@ -107,6 +109,16 @@ def _from_op(op: Op, args: object, dtype: object, epilogue: object, *, is_stored
         field = "args" if part in ("", "program", "extents", "shapes") else error.field
         field = f"args.{name}" if part == "extents" and name in op.args else field
         raise InvalidInput(field, error.problem, error.remedy) from None
+
+
+def _meant_args(op: Op, args: object) -> str:
+    """``did you mean m for M, k for kk? ``, of args that the operator does not have; empty if none is near."""
+    own = (*op.args, *op.settings)
+    given = [name for name in args if name not in own] if isinstance(args, Mapping) else []
+    left = [name for name in own if isinstance(args, Mapping) and name not in args]
+    near = ((name, did_you_mean(name, left)) for name in given[:MAX_MEANT_ARGS])
+    meant = [f"{text.removeprefix('did you mean ').rstrip('? ')} for {name}" for name, text in near if text]
+    return f"did you mean {', '.join(meant)}? " if meant else ""
 
 
 def _given(args: object) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeGuard
 
-from tuner.errors import MAX_SHOWN, InvalidInput, shown
+from tuner.errors import MAX_SHOWN, InvalidInput, did_you_mean, shown
 from tuner.program.job.build import workload_from_json
 from tuner.program.job.layers import check_layers, items_of
 from tuner.program.job.policies import DEFAULT_POLICY, POLICIES
@@ -90,7 +90,8 @@ def _parsed(data: object) -> JobSpec:
     unknown = min((str(name) for name in data if name not in FIELDS), default=None)
     if unknown is not None:
         field = unknown if 0 < len(unknown) <= MAX_SHOWN else "job"
-        raise InvalidInput(field, f"{shown(unknown)} is not a field of a job", f"fields: {', '.join(FIELDS)}")
+        meant = did_you_mean(unknown, FIELDS)
+        raise InvalidInput(field, f"{shown(unknown)} is not a field of a job", f"{meant}fields: {', '.join(FIELDS)}")
     shape_vars, instances = _shape_vars(data.get("shape_vars")), _instances(data.get("instances"))
     workloads, targets = _one_or_many(data, "workload"), _one_or_many(data, "target", default="native")
     if len(workloads) * len(targets) > MAX_TASKS:
@@ -206,7 +207,7 @@ def parse_budget(data: object) -> Budget:
     unknown = min((str(name) for name in data if name not in ("trials", "seconds")), default=None)
     if unknown is not None:
         field = f"budget.{unknown}" if len(unknown) <= MAX_SHOWN else "budget"
-        raise InvalidInput(field, "is not a field of a budget", form)
+        raise InvalidInput(field, "is not a field of a budget", did_you_mean(unknown, ("trials", "seconds")) + form)
     trials, seconds = data.get("trials"), data.get("seconds")
     if trials is None and seconds is None:
         raise InvalidInput("budget", "has neither trials nor seconds", form)
@@ -223,7 +224,8 @@ def parse_budget(data: object) -> Budget:
 def check_policy(policy: object) -> str:
     """The name of a search policy. Raises InvalidInput."""
     if not isinstance(policy, str) or policy not in POLICIES:
-        raise InvalidInput("policy", f"{shown(policy)} is not known", f"one of: {', '.join(POLICIES)}")
+        remedy = f"{did_you_mean(policy, POLICIES)}one of: {', '.join(POLICIES)}"
+        raise InvalidInput("policy", f"{shown(policy)} is not known", remedy)
     return policy
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tuner.errors import MAX_SHOWN, InvalidInput, shown
+from tuner.errors import MAX_SHOWN, InvalidInput, did_you_mean, shown
 from tuner.program.language.shape_vars import ShapeVar, WorkloadInstance
 
 MAX_VARIABLES = 64
@@ -38,7 +38,8 @@ def _shape_var(name: str, spec: object) -> ShapeVar:
         raise InvalidInput(field, f"{shown(spec)} is not a range", FORMS)
     unknown = min((str(each) for each in spec if each not in FIELDS), default=None)
     if unknown is not None:
-        raise InvalidInput(field, f"{shown(unknown)} is not a field of a range", FORMS)
+        remedy = did_you_mean(unknown, FIELDS) + FORMS
+        raise InvalidInput(field, f"{shown(unknown)} is not a field of a range", remedy)
     if "values" in spec:
         return ShapeVar(name, _listed(field, spec))
     if not {"min", "max"} <= set(spec):

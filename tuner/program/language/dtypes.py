@@ -35,6 +35,19 @@ DTYPES: Mapping[str, Dtype] = {
         Dtype("bool", "b", 8, "bool"),
     )
 }
+SYNONYMS: Mapping[str, tuple[str, ...]] = {
+    "float32": ("fp32", "f32", "float", "single"),
+    "float64": ("fp64", "f64", "double"),
+    "float16": ("fp16", "f16", "half"),
+    "bfloat16": ("bf16",),
+    "int8": ("i8", "s8", "char"),
+    "uint8": ("u8", "byte"),
+    "int16": ("i16", "short"),
+    "int32": ("i32", "int"),
+    "int64": ("i64", "long"),
+    "bool": ("boolean",),
+}
+"""What others call them: an error about an unknown one suggests the name that is known here."""
 FLOATS = frozenset(name for name, dtype in DTYPES.items() if dtype.kind == "f")
 INTEGERS = frozenset(name for name, dtype in DTYPES.items() if dtype.kind in "iu")
 _ORDER = ("bool", "int32", "int64", "float32", "float64")

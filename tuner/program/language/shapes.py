@@ -11,9 +11,9 @@ from collections.abc import Collection, Mapping, Sequence
 from copy import copy
 from functools import cached_property
 
-from tuner.errors import InvalidInput, shown
+from tuner.errors import InvalidInput, did_you_mean, shown
 from tuner.program.language.dims import DimExpr
-from tuner.program.language.dtypes import DTYPES, INTEGERS, promoted
+from tuner.program.language.dtypes import DTYPES, INTEGERS, SYNONYMS, promoted
 from tuner.program.language.expr import (
     COMPARISONS,
     Axis,
@@ -245,14 +245,19 @@ class ElementTypes:
         if isinstance(given, str) and given in DTYPES:
             return {}
         if not isinstance(given, Mapping):
-            raise InvalidInput("dtype", f"{shown(given)} is not a dtype", f"{known}; or a mapping of tensors to them")
+            remedy = f"{_meant(given)}{known}; or a mapping of tensors to them"
+            raise InvalidInput("dtype", f"{shown(given)} is not a dtype", remedy)
         for name, dtype in given.items():
             if name not in self._program.tensors:
                 names = f"tensors: {', '.join(self._program.tensors)}"
                 raise InvalidInput("dtype", f"{shown(name)} is not a tensor of the program", names)
             if not isinstance(dtype, str) or dtype not in DTYPES:
-                raise InvalidInput(f"dtype.{name}", f"{shown(dtype)} is not a dtype", known)
+                raise InvalidInput(f"dtype.{name}", f"{shown(dtype)} is not a dtype", _meant(dtype) + known)
         return given
+
+
+def _meant(given: object) -> str:
+    return did_you_mean(given, DTYPES, SYNONYMS)
 
 
 def _constant_type(value: int | float) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tuner.errors import InvalidInput, shown
+from tuner.errors import InvalidInput, did_you_mean, shown
 from tuner.program.target import cpu, cuda
 from tuner.program.target.cpu import Hardware
 from tuner.program.target.cpu_names import architecture_of
@@ -56,7 +56,8 @@ class Target:
             )
         kind = data.get("kind")
         if not isinstance(kind, str) or kind not in READERS:
-            raise InvalidInput("target.kind", f"{shown(kind)} is not known", f"one of: {', '.join(READERS)}")
+            remedy = f"{did_you_mean(kind, READERS)}one of: {', '.join(READERS)}"
+            raise InvalidInput("target.kind", f"{shown(kind)} is not known", remedy)
         return READERS[kind](data)
 
 

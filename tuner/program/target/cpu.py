@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tuner.errors import MAX_SHOWN, InvalidInput, shown
+from tuner.errors import MAX_SHOWN, InvalidInput, did_you_mean, shown
 from tuner.program.target.cpu_names import ARM, SPOKEN, TRIPLES, X86, architecture_of, features_of, own_name
 
 MAX_CORES = 4096
@@ -111,7 +111,8 @@ def read(data: Mapping[str, Any]) -> tuple[str, Hardware]:
     unknown = min((str(name) for name in data if name not in known), default=None)
     if unknown is not None:
         field = f"target.{unknown}" if len(unknown) <= MAX_SHOWN else "target"
-        raise InvalidInput(field, "is not a field of a target", "fields: kind, mtriple, mcpu, num-cores")
+        remedy = f"{did_you_mean(unknown, known)}fields: kind, mtriple, mcpu, num-cores"
+        raise InvalidInput(field, "is not a field of a target", remedy)
     features_of(mcpu)
     _check_triple(data, str(mcpu))
     if isinstance(hardware, Mapping):

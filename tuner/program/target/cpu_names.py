@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tuner.errors import MAX_SHOWN, InvalidInput, shown
+from tuner.errors import MAX_SHOWN, InvalidInput, did_you_mean, shown
 
 TABLE = Path(__file__).with_name("llvm_cpus.json")
 X86, ARM = "x86_64", "aarch64"
@@ -69,8 +68,8 @@ def architecture_of(mcpu: object) -> str:
         raise InvalidInput(field, f"{shown(mcpu)} is not known", f"one of: {', '.join(USUAL)}")
     of_name = next((architecture for architecture in TRIPLES if mcpu in table[architecture]), None)
     if of_name is None:
-        near = get_close_matches("".join(mcpu.split()[:1]), [name for each in TRIPLES for name in table[each]], n=2)
-        remedy = f"one of: {', '.join(dict.fromkeys((*near, *USUAL)))}; or another name of LLVM {table['llvm']}"
+        meant = did_you_mean("".join(mcpu.split()[:1]), [name for each in TRIPLES for name in table[each]])
+        remedy = f"{meant}one of: {', '.join(USUAL)}; or another name of LLVM {table['llvm']}"
         raise InvalidInput(field, f"{shown(mcpu)} is not known", remedy)
     return of_name
 

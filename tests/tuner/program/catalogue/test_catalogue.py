@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import shapewright as sw
 from tests.every_op import RANGES
 from tests.tuner.program_strategies import op_args
 from tuner.errors import InvalidInput
@@ -310,7 +311,7 @@ def test_operators_are_found_by_name() -> None:
     assert op_named("dense") is OPS["dense"]
     assert op_named(OPS["dense"]) is OPS["dense"]
     assert str(OPS["dense"]) == "dense"
-    others: list[object] = ["convolve", None, ["dense"], {}, 3, "d" * 5000]
+    others: list[object] = ["unheard of", None, ["dense"], {}, 3, "d" * 5000]
     for name in others:
         with pytest.raises(InvalidInput, match=r"op: .* is not in the catalogue \(one of: attention, avg_pool2d"):
             op_named(name)
@@ -319,3 +320,12 @@ def test_operators_are_found_by_name() -> None:
 @pytest.mark.parametrize("name", sorted(EPILOGUES))
 def test_an_epilogue_says_what_it_does(name: str) -> None:
     assert EPILOGUES[name].doc
+
+
+def test_no_synonym_is_the_name_of_another_operator() -> None:
+    assert {word for op in OPS.values() for word in op.synonyms}.isdisjoint(OPS)
+
+
+def test_an_operator_that_python_knows_by_another_name_is_suggested() -> None:
+    with pytest.raises(AttributeError, match=r"no operator 'linear' \(did you mean dense\?\)"):
+        _ = sw.ops.linear

@@ -324,3 +324,28 @@ def test_a_job_with_anything_anywhere_is_read_or_refused(changes: list[tuple[str
     spec = _read_or_refused(job)
     for task in spec.tasks if spec else ():
         assert SearchTask.from_json(json.loads(json.dumps(task.to_json()))) == task
+
+
+@pytest.mark.parametrize(
+    ("changed", "meant"),
+    [
+        ({"workload": {"op": "linear", "args": {}}}, "dense"),
+        ({"workload": {"op": "bmm", "args": {}}}, "batch_matmul_nn or batch_matmul_nt"),
+        ({"workload": {"op": "dense", "args": {"M": 8, "n": 8, "kk": 8}}}, "m for M, k for kk"),
+        ({"workload": {"op": "dense", "arg": {}}}, "args"),
+        ({"workload": {"op": "dense", "args": {"m": 8, "n": 8, "k": 8}, "dtype": "bf16"}}, "bfloat16"),
+        ({"workload": {"op": "dense", "args": {"m": 8, "n": 8, "k": 8}, "dtype": {"x": "half"}}}, "float16"),
+        ({"workload": {"op": "dense", "args": {"m": 8, "n": 8, "k": 8}, "epilogue": ["geelu"]}}, "gelu"),
+        ({"max_kernel": 3}, "max_kernels"),
+        ({"shape-vars": {}}, "shape_vars"),
+        ({"budget": {"trial": 3}}, "trials"),
+        ({"policy": "evolution"}, "evolutionary"),
+        ({"shape_vars": {"T": {"min": 1, "maximum": 8}}}, "max"),
+        ({"target": {"kind": "llvm", "cpu": "x86-64"}}, "mcpu"),
+        ({"target": {"kind": "llvm", "mcpu": "sapphire-rapids"}}, "sapphirerapids"),
+    ],
+)
+def test_a_name_that_is_nearly_right_is_suggested(changed: dict[str, object], meant: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        parse_job({"workload": {"op": "dense", "args": {"m": 8, "n": 8, "k": 8}}, "budget": {"trials": 1}, **changed})
+    assert caught.value.remedy.startswith(f"did you mean {meant}")
