@@ -186,7 +186,7 @@ def _rates_of(calibration: str) -> RatesOf:
     from shapewright.calibrations import at_kept_rates  # noqa: PLC0415  (keeps --help fast)
     from worker.devices.calibrations import typical  # noqa: PLC0415  (TVM)
 
-    return typical if calibration == "off" else lambda _key, task, _interrupted: at_kept_rates(task).rates
+    return typical if calibration == "off" else lambda _key, task, _interrupted, _say: at_kept_rates(task).rates
 
 
 def _run(

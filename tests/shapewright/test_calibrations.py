@@ -60,8 +60,8 @@ def test_tune_in_this_process_takes_what_is_kept(data_dir: Path, monkeypatch: py
 
 def test_the_command_tune_takes_it_unless_it_is_told_not_to(data_dir: Path) -> None:
     keep(FOUND, native())
-    assert _rates_of("on")("local", TASK, never) == FOUND.rates
-    assert _rates_of("off")("local", TASK, never) == TYPICAL
+    assert _rates_of("on")("local", TASK, never, print) == FOUND.rates
+    assert _rates_of("off")("local", TASK, never, print) == TYPICAL
 
 
 @contextmanager

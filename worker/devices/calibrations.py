@@ -12,6 +12,7 @@ from functools import partial
 from typing import Protocol
 
 from tuner.calibration import LevelRunner, calibrate
+from tuner.calibration.calibrate import CALIBRATION_S
 from tuner.errors import ShapewrightError
 from tuner.measure import Builder, DeviceBusy, DeviceLost
 from tuner.measure.network.addresses import Address
@@ -22,8 +23,12 @@ from tuner.program.target.rates import TYPICAL, Rates
 from tuner.storage.sql import DeviceStorage
 from worker.devices.registry import DeviceList, KnownDevice
 
-RatesOf = Callable[[str, SearchTask, Callable[[], bool]], Rates]
-"""``rates_of(key, task, interrupted)``: what theory takes for the devices of a tracker key. Never raises."""
+Say = Callable[[str], None]
+RatesOf = Callable[[str, SearchTask, Callable[[], bool], Say], Rates]
+"""``rates_of(key, task, interrupted, say)``: what theory takes for the devices of a tracker key. Never raises.
+
+``say`` is told what the search waits for, before and after, in words.
+"""
 AGAIN_S = 1800.0
 """How long a device is left alone that could not be calibrated: searches must not wait for it one after another."""
 TURN_S = 120.0
@@ -33,7 +38,11 @@ LOOK_S = 0.5
 log = logging.getLogger(__name__)
 
 
-def typical(key: str, task: SearchTask, interrupted: Callable[[], bool]) -> Rates:
+def silent(text: str) -> None:
+    """``Say`` where nobody listens."""
+
+
+def typical(key: str, task: SearchTask, interrupted: Callable[[], bool], say: Say = silent) -> Rates:
     """``RatesOf`` without calibrations."""
     return TYPICAL
 
@@ -78,15 +87,17 @@ class Calibrations:
         self._turns: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
         self._failed_s: dict[tuple[str, str, int], float] = {}
 
-    def rates(self, key: str, task: SearchTask, interrupted: Callable[[], bool]) -> Rates:
+    def rates(self, key: str, task: SearchTask, interrupted: Callable[[], bool], say: Say = silent) -> Rates:
         """A ``RatesOf``: the typical rates where there is no calibration and none can be made."""
         turn, until_s = self._turns[key], self._clock() + TURN_S
+        if turn.locked():
+            say(f"waiting until another job has calibrated a device of {key!r}, up to {CALIBRATION_S:.0f} s")
         while not turn.acquire(timeout=LOOK_S):
             if interrupted() or self._clock() > until_s:
                 log.info("theory takes typical rates: another search still waits for a calibration of %r", key)
                 return TYPICAL
         try:
-            calibration = self._stored(key, task) or self._made(key, task, interrupted)
+            calibration = self._stored(key, task) or self._made(key, task, interrupted, say)
         except Exception as error:
             # Rates are worth less than the search that would begin with them.
             log.warning("theory takes typical rates for devices of %r: %s", key, error, exc_info=_is_defect(error))
@@ -101,19 +112,31 @@ class Calibrations:
         stored = (device.calibration(task.known_target, task.threads) for device in devices)
         return next((each for each in stored if each is not None), None)
 
-    def _made(self, key: str, task: SearchTask, interrupted: Callable[[], bool]) -> Calibration | None:
+    def _expected(self) -> str:
+        """How long a calibration takes, by those that were made before."""
+        took = [each.seconds for device in self._storage.list_devices() for each in device.calibrations]
+        return f"about {max(took):.0f} s, as before" if took else f"up to {CALIBRATION_S:.0f} s"
+
+    def _made(self, key: str, task: SearchTask, interrupted: Callable[[], bool], say: Say) -> Calibration | None:
         target, threads = task.known_target, task.threads
         for device in self._candidates(key):
             what = device.id, target.fingerprint, threads
             if self._clock() - self._failed_s.get(what, float("-inf")) < AGAIN_S or not device.is_free():
                 continue
             log.info("device %s is calibrated for %s on %d threads", *what)
+            on = f"{threads} thread{'s' * (threads != 1)}"
+            say(f"calibrating device {device.id} for {on}, once, before the search: {self._expected()}")
             self._failed_s[what] = self._clock()
             calibration = self._on(device, target, threads, interrupted)
             if calibration is not None or interrupted():
                 del self._failed_s[what]
             if calibration is None:
+                say(f"device {device.id} could not be calibrated: theory takes typical rates")
                 return None
+            say(
+                f"device {device.id} is calibrated, in {calibration.seconds:.0f} s: theory is off by "
+                f"{100 * calibration.error_after:.0f} % of the time, by {100 * calibration.error_before:.0f} % before"
+            )
             log.info("device %s: theory is off by %.1f %% of the time with the calibration, by %.1f %% without; %d "
                      "measurements in %.0f s", device.id, 100 * calibration.error_after, 100 * calibration.error_before,
                      calibration.probes, calibration.seconds)  # fmt: skip

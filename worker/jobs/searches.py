@@ -104,7 +104,7 @@ class JobSearches:
         for row in self.job.lease.tasks:
             what = row.target_fingerprint, row.task.threads
             if what not in self._rates and not row.done:
-                self._rates[what] = self.rates_of(self.job.device, row.task, self._is_unwanted)
+                self._rates[what] = self.rates_of(self.job.device, row.task, self._is_unwanted, self.job.note)
 
     def _is_unwanted(self) -> bool:
         return self._should_stop() or self.job.cancelling()

@@ -92,6 +92,25 @@ def test_a_device_is_calibrated_once_and_every_worker_uses_it(rig: Rig) -> None:
     assert rig.storage.list_devices()[0].calibration(native(), 1) == found_for(task_on())
 
 
+def test_a_search_is_told_that_a_device_is_calibrated_and_how_long_that_takes(rig: Rig) -> None:
+    said: list[str] = []
+    assert rig.worker().rates("local", task_on(), never, said.append) == RATES
+    assert rig.made == ["a"]
+    assert said == [
+        "calibrating device a for 1 thread, once, before the search: up to 60 s",
+        "device a is calibrated, in 30 s: theory is off by 5 % of the time, by 20 % before",
+    ]
+    said.clear()
+    assert rig.worker().rates("local", task_on(), never, said.append) == RATES
+    assert said == []
+    rig.answer = lambda found: None
+    rig.worker().rates("local", task_on(2), never, said.append)
+    assert said == [
+        "calibrating device a for 2 threads, once, before the search: about 30 s, as before",
+        "device a could not be calibrated: theory takes typical rates",
+    ]
+
+
 def test_other_threads_and_another_version_are_measured_again(rig: Rig) -> None:
     rig.storage.device_calibrated("a", replace(found_for(task_on()), version=VERSION + 1))
     calibrations = rig.worker()
@@ -181,8 +200,9 @@ def test_the_searches_of_a_job_begin_with_the_rates_of_its_devices(rig: Rig) -> 
         opened.append(task.rates)
         return bed.open(task, *given, **named)
 
-    def rates_of(key: str, task: SearchTask, interrupted: Callable[[], bool]) -> Rates:
+    def rates_of(key: str, task: SearchTask, interrupted: Callable[[], bool], say: Callable[[str], None]) -> Rates:
         asked.append(key)
+        say("calibrating")
         assert opened == []
         return RATES
 
@@ -190,6 +210,11 @@ def test_the_searches_of_a_job_begin_with_the_rates_of_its_devices(rig: Rig) -> 
     assert runner.run(lease) is JobState.COMPLETED
     assert opened == [RATES] * 3
     assert asked == [lease.job.device]
+    events = rig.storage.list_events(lease.job.id)
+    told = [event.data.get("message") for event in events if event.kind == "log"]
+    assert told[0] == "calibrating", "before anything is measured"
+    kinds = [event.kind for event in events]
+    assert "progress" not in kinds[: kinds.index("log")]
 
 
 def test_rates_go_with_a_task_to_the_process_of_its_search() -> None:
