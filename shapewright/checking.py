@@ -2,12 +2,11 @@
 
 It runs in a device process of its own, confined as candidates of a search are: a library that crashes or hangs is a
 finding. Right means as ``tuner.measure.verification.verify`` has it: the NumPy reference in float64, a bound for each
-element, guard regions around every operand. Slower means beyond noise, by ``tuner.search.comparison``.
+element, guard regions around every operand. Slower means beyond noise, timed in turns: ``tuner.search.comparison``.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
@@ -23,7 +22,9 @@ from tuner.measure import BuildResult, DeviceLost, Runner
 from tuner.measure.verification.ragged import ragged_dims
 from tuner.program.language.workload import JsonObject
 from tuner.schedule import layouts_of
-from tuner.search.comparison import COMPARE_S, Contender, compare
+from tuner.search.budget import COMPARE_S
+from tuner.search.comparison import Contender, compare
+from tuner.search.verdict import Ratio, Verdict, told
 from tuner.search.verification import verified_at
 
 if TYPE_CHECKING:
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 
 MAX_PROBLEMS = 10
 """The most problems that are reported of one library."""
-FASTER, SLOWER, EQUAL = "faster", "slower", "equal"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +44,21 @@ class Against:
     noise: float
 
     @property
+    def as_ratio(self) -> Ratio:
+        """As every comparison is told (tuner.search.verdict)."""
+        return told(self.name, self.ratio, self.noise)
+
+    @property
     def verdict(self) -> str:
-        gain = math.log(self.ratio)
-        return EQUAL if abs(gain) <= self.noise else FASTER if gain > 0 else SLOWER
+        return str((self.as_ratio.verdict or Verdict.EQUAL).value)
+
+    def to_json(self) -> JsonObject:
+        ratio = self.as_ratio
+        return {**asdict(self), "verdict": self.verdict, "low": ratio.low, "high": ratio.high, "text": str(ratio)}
 
     def __str__(self) -> str:
-        return f"{self.verdict}: {self.ratio:.3f}x as fast as {self.name}, noise {self.noise:.3f}"
+        """``faster: 1.08x over DIR (1.05x to 1.11x)``; ``equal to DIR (0.98x to 1.03x)``"""
+        return str(self.as_ratio) if self.verdict == Verdict.EQUAL else f"{self.verdict}: {self.as_ratio}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +77,10 @@ class Checked:
 
     @property
     def is_good(self) -> bool:
-        return not self.problems and (self.against is None or self.against.verdict != SLOWER)
+        return not self.problems and (self.against is None or self.against.verdict != Verdict.SLOWER)
 
     def to_json(self) -> JsonObject:
-        against = asdict(self.against) | {"verdict": self.against.verdict} if self.against else None
+        against = self.against.to_json() if self.against else None
         return {**asdict(self), "problems": list(self.problems), "against": against, "good": self.is_good}
 
     def __str__(self) -> str:

@@ -26,6 +26,7 @@ from tuner.records import NO_BASELINES, Baselines, MeasureResult
 from tuner.search.reuse import NOTHING, shared_knowledge
 from tuner.search.summary import SearchSummary, Stage
 from tuner.search.tuning import SearchStart, SearchTools, Tuned, tune
+from tuner.search.verdict import DEFAULT
 from tuner.storage import NewEvent
 
 if TYPE_CHECKING:
@@ -46,8 +47,8 @@ class TuneResult:
 
     def __repr__(self) -> str:
         summary = self.tuned.summary
-        kernels, trials, speedup = summary.kernels, summary.trials, summary.outcome.speedup_vs_default
-        gain = f", {speedup:.2f}x over the default" if speedup else ""
+        kernels, trials, over_default = summary.kernels, summary.trials, summary.outcome.ratio(DEFAULT)
+        gain = f", {over_default}" if over_default else ""
         return f"<TuneResult {self.task.workload}: {trials} trials{gain}, {kernels} kernel{'s' * (kernels != 1)}>"
 
     def _repr_html_(self) -> str:

@@ -9,11 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from tuner.library.build import build_library
 from tuner.library.dispatcher import Dispatcher
 from tuner.library.package import LibraryFiles
-from tuner.measure import BuildResult, RunRequest, never
+from tuner.measure import BuildResult, Interrupted, RunRequest, Turns, TurnsRequest, never
+from tuner.measure.timing.turns import Contender, TurnTaking
 from tuner.program.job.task import SearchTask
 from tuner.program.language.workload import ShapeVar, WorkloadInstance
 from tuner.program.target import Target
@@ -96,7 +98,8 @@ class FakeRunner:
     """The synthetic device. ``wrong`` says at which dims a library computes wrongly, when it is verified.
 
     ``slowdown`` says, of the number of trials so far, by what factor its clock is slower than at its best. ``compared``
-    is that number at each measurement of baselines. A verification does ``verify_rate`` operations a second.
+    is that number at each measurement of baselines. A verification does ``verify_rate`` operations a second. Samples in
+    turns take ``sample_s``, and ``noise`` times as long as they should; ``taken`` has the contenders of each, in order.
     """
 
     clock: FakeClock = field(default_factory=FakeClock)
@@ -112,6 +115,10 @@ class FakeRunner:
     verified: list[list[Mapping[str, int]]] = field(default_factory=list)
     verify_rate: float = float("inf")
     devices: int = 1
+    has_numpy: bool = True
+    sample_s: float = 0.0
+    noise: Callable[[], float] = lambda: 1.0
+    taken: list[tuple[str, WorkloadInstance]] = field(default_factory=list)
 
     def ready(self, task: SearchTask, interrupted: Callable[[], bool] = never) -> None:
         """Always."""
@@ -150,6 +157,38 @@ class FakeRunner:
             for instance in instances
         ]
         return Baselines(tuple(points), Roof(1e11, 1e10, 2e-6 * slower))
+
+    def turns(self, task: SearchTask, request: TurnsRequest, interrupted: Callable[[], bool] = never) -> Turns:
+        """By the code that takes them on a real device."""
+        if interrupted():
+            raise Interrupted("no longer wanted")
+
+        def contender(name: str, instance: WorkloadInstance, latency: Callable[[], float]) -> Contender:
+            def sample(number: int) -> float:
+                self.taken.append((name, instance))
+                self.clock.now_s += self.sample_s
+                return latency() * self.slowdown(len(self.taken)) * self.noise()
+
+            return sample
+
+        def contenders(at: int, instance: WorkloadInstance) -> list[Contender | None]:
+            result: list[Contender | None] = []
+            for places in request.runs:
+                place = places[at]
+                if place is None:
+                    result.append(None)
+                    continue
+                kernel = request.builds[place].kernel
+                result.append(contender(kernel.id, instance, partial(self.time, task, kernel, instance.shape)))
+            if request.with_numpy and not self.has_numpy:
+                result.append(None)
+            elif request.with_numpy:
+                result.append(contender(NUMPY, instance, partial(self.numpy_s, task, instance.shape)))
+            return result
+
+        blocks = [contenders(at, instance) for at, instance in enumerate(request.instances)]
+        anchor = lambda: 2e-6 * self.slowdown(len(self.taken))  # noqa: E731
+        return TurnTaking(blocks, anchor, request.limit_s, self.clock).run()
 
     def verify(
         self,

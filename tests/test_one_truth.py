@@ -21,9 +21,11 @@ from shapewright.cli.display import JobView
 from shapewright.report import ReportedJob, ReportedTask
 from shapewright.report.page import _headline, _instances
 from tests.serving import small_dispatcher
+from tuner.blas import Blas
+from tuner.device_speed import DeviceSpeed, SpeedState
 from tuner.durations import format_duration
 from tuner.figures.shapes import served
-from tuner.figures.view import SearchView, compared_at
+from tuner.figures.view import SearchView
 from tuner.library.dispatcher import Dispatcher
 from tuner.program.job.jobspec import Budget, parse_job
 from tuner.program.job.task import SearchTask
@@ -32,10 +34,11 @@ from tuner.records import NUMPY, Baseline, Baselines, ErrorKind, MeasureResult, 
 from tuner.schedule import space_of
 from tuner.search.budget import BudgetTracker
 from tuner.search.context import SearchContext
-from tuner.search.observations import normalized, reference_anchor_s
+from tuner.search.observations import compared_at, normalized, reference_anchor_s
 from tuner.search.outcome import LIBRARY, SO_FAR
 from tuner.search.summary import JobSummary, SearchSummary, Stage
 from tuner.search.trials import Trials
+from tuner.search.verdict import DEFAULT, FinalComparison, Ratio
 from tuner.storage import Job, JobState, SearchTaskRow
 
 SPEC: dict[str, Any] = {
@@ -66,10 +69,26 @@ READINGS = st.tuples(
     st.sampled_from(Phase),
     st.none() | st.floats(1e-6, 4e-6),  # the anchor
 )
+
+
+def _ratio(over: str, ratio: float, wide: float) -> Ratio:
+    return Ratio(over, ratio, ratio / wide, ratio * wide)
+
+
 HISTORIES = st.tuples(
     st.lists(st.lists(READINGS, min_size=1, max_size=6), max_size=6),  # batches of results
     st.lists(st.none() | LATENCIES, min_size=3, max_size=3),  # NumPy's times
     st.booleans(),  # whether there is a library
+)
+GAINS = st.floats(0.5, 3.0)
+COMPARISONS = st.builds(
+    FinalComparison,
+    LATENCIES,
+    st.tuples(*(st.builds(_ratio, st.just(over), GAINS, st.floats(1.0, 1.3)) for over in (DEFAULT, "numpy"))),
+    st.just({}),
+    st.integers(4, 15),
+    device_speed=st.none() | st.builds(DeviceSpeed, st.sampled_from(SpeedState), LATENCIES, LATENCIES, st.floats(0, 1)),
+    blas=st.none() | st.just(Blas("openblas", "0.3", "Haswell", 1, "its kernels are too old")),
 )
 
 
@@ -171,9 +190,11 @@ def test_the_summary_is_what_figures_pages_and_reports_compute_from_the_records(
 
 
 @settings(max_examples=100)
-@given(st.lists(HISTORIES, min_size=1, max_size=2))
+@given(st.lists(st.tuples(HISTORIES, st.none() | COMPARISONS), min_size=1, max_size=2))
 def test_every_view_of_a_job_gives_the_same_figures(histories: list[Any]) -> None:
-    searches = [Searched(position, history) for position, history in enumerate(histories)]
+    searches = [Searched(position, history) for position, (history, _) in enumerate(histories)]
+    for searched, (_, comparison) in zip(searches, histories, strict=True):
+        searched.summary = replace(searched.summary, comparison=comparison)
     spec = SPEC if len(searches) == 1 else TWO
     job = job_of(spec, searches)
     rows = [replace(searched.row, count=1) if len(searches) == 1 else searched.row for searched in searches]
@@ -185,12 +206,13 @@ def test_every_view_of_a_job_gives_the_same_figures(histories: list[Any]) -> Non
     assert truth["objective_s"] == pytest.approx(sum(time for time, _ in known) if known else None)
     # The dashboard's list and headline.
     line = presenters.line_of(job, {})
-    assert (line.speedup, line.vs_numpy) == (truth["speedup_vs_default"], truth["speedup_vs_numpy"])
+    shown = [None if ratio is None else ratio.ratio for ratio in (line.speedup, line.vs_numpy)]
+    assert shown == [truth["speedup_vs_default"], truth["speedup_vs_numpy"]]
     for position, searched in enumerate(searches):
         own = searched.summary.outcome
         headline = " ".join(f"{figure} {what}" for figure, what in presenters.headline(searched.summary))
-        for gain, _ in own.gains():
-            assert f"{gain:.2f}×" in headline and own.label in headline
+        for ratio in own.ratios:
+            assert f"{ratio.figure.replace('x', '×')} {ratio.rival}" in headline and own.label in headline
         # Events, and the stored summary.
         stored = job.summary if len(searches) == 1 else job.summary["tasks"][str(position)]
         assert stored["outcome"] == own.to_json()
@@ -198,11 +220,12 @@ def test_every_view_of_a_job_gives_the_same_figures(histories: list[Any]) -> Non
     view = JobView.of(document)
     for position, searched in enumerate(searches):
         view.apply("progress", searched.summary.to_json() | {"position": position})
-    gains = [truth[name] for name in ("speedup_vs_default", "speedup_vs_numpy") if truth[name] is not None]
+    gains = truth["ratios"]
     assert view.outcome.to_json() == {name: truth[name] for name in view.outcome.to_json()}
     for text in (described(document), ended_text(document), "\n".join(map(str, view.rows())) or view.line()):
         for gain in gains:
-            assert f"{gain:.2f}x" in text
+            assert gain["figure"] in text
+        assert all(caution in text for caution in truth["cautions"] if gains)
     if gains:
         assert truth["label"] in ended_text(document)
     # The report.
@@ -211,7 +234,8 @@ def test_every_view_of_a_job_gives_the_same_figures(histories: list[Any]) -> Non
         for row, searched in zip(rows, searches, strict=True)
     )
     sentence = _headline(ReportedJob(document, reported, ()))
-    assert all(f"{gain:.2f} times as fast" in sentence for gain in gains)
+    assert all(gain["text"] in sentence for gain in gains)
+    assert all(caution in sentence for caution in truth["cautions"] if gains)
     assert gains or sentence == "Nothing to compare yet."
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from tuner.blas import Blas
 from tuner.program.language.workload import WorkloadInstance
 from tuner.schedule.space import MicroKernel
 
@@ -188,10 +189,12 @@ class Roof:
 
 @dataclass(frozen=True, slots=True)
 class Baselines:
-    """What the kernels of one search task are compared with, measured once as its search begins."""
+    """What the kernels of one search task are compared with, measured as its search begins. NumPy's points and a roof
+    that a kernel has surpassed are measured again at its end. ``blas`` is NumPy's."""
 
     points: tuple[Baseline, ...] = ()
     roof: Roof | None = None
+    blas: Blas | None = None
 
     def to_json(self) -> dict[str, Any]:
         roof = self.roof
@@ -200,6 +203,7 @@ class Baselines:
             "roof": {"flops_per_s": roof.flops_per_s, "bytes_per_s": roof.bytes_per_s, "anchor_s": roof.anchor_s}
             if roof
             else None,
+            "blas": self.blas.to_json() if self.blas else None,
         }
 
     @staticmethod
@@ -207,7 +211,9 @@ class Baselines:
         if not data:
             return NO_BASELINES
         return Baselines(
-            tuple(Baseline.from_json(point) for point in data["points"]), Roof(**data["roof"]) if data["roof"] else None
+            tuple(Baseline.from_json(point) for point in data["points"]),
+            Roof(**data["roof"]) if data["roof"] else None,
+            Blas.from_json(data["blas"]) if data.get("blas") else None,
         )
 
 

@@ -9,6 +9,7 @@ from service.jobs.outcome import outcome_of
 from service.times import between_s
 from tuner.program.job.jobspec import counts_of
 from tuner.search.summary import JobSummary, SearchSummary
+from tuner.search.verdict import DEFAULT, NUMPY, Ratio
 from tuner.storage import ApiKey, Job
 
 
@@ -25,9 +26,9 @@ class JobLine:
     trials: int
     progress: float
     """The spent share (0 to 1) of the budget that is closest to its end; over all tasks in the mean."""
-    speedup: float | None
+    speedup: Ratio | None
     """Speed-up over the default; of several tasks that of their total, each counted as often as its workload occurs."""
-    vs_numpy: float | None
+    vs_numpy: Ratio | None
     created_at: str
     age_s: float | None
     tasks: int = 1
@@ -52,8 +53,8 @@ def line_of(job: Job, owners: Mapping[str, str]) -> JobLine:
         device=job.device,
         trials=job.trials,
         progress=1.0 if job.state.value == "COMPLETED" else sum(map(budget_share, parts)) / tasks_of(job),
-        speedup=outcome.speedup_vs_default,
-        vs_numpy=outcome.speedup_vs_numpy,
+        speedup=outcome.ratio(DEFAULT),
+        vs_numpy=outcome.ratio(NUMPY),
         created_at=job.created_at,
         age_s=between_s(job.created_at, None),
         tasks=tasks_of(job),
@@ -77,15 +78,12 @@ def budget_share(summary: SearchSummary | None) -> float:
 
 
 def headline(summary: SearchSummary | None) -> list[tuple[str, str]]:
-    """What the search came to, each figure with what it is: ``("1.62×", "the default")``."""
+    """What the search came to, each figure with what it is: ``("1.62×", "over the default (1.58x to 1.66x)")``."""
     if summary is None:
         return []
-    result = [(f"{gain:.2f}×", SPOKEN.get(rival, rival)) for gain, rival in summary.outcome.gains()]
+    result = [(ratio.figure.replace("x", "×"), ratio.rival) for ratio in summary.outcome.ratios]
     if result:
         result[-1] = (result[-1][0], f"{result[-1][1]} ({summary.outcome.label})")
     if summary.kernels is not None:
         result.append((str(summary.kernels), "kernel" if summary.kernels == 1 else "kernels"))
     return [*result, (f"{summary.elapsed_s:.0f} s", "of search")]
-
-
-SPOKEN = {"the default": "the default (analytic model only)", "NumPy's BLAS": "NumPy's BLAS at the tuned shapes"}

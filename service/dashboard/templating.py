@@ -11,6 +11,7 @@ from markupsafe import Markup
 from service.templating import Templates
 from service.times import parse_time
 from tuner.durations import format_duration
+from tuner.search.verdict import Ratio
 
 FOLDER = Path(__file__).parent
 NOTHING = "–"
@@ -20,7 +21,10 @@ def seconds(value: float | None) -> str:
     return NOTHING if value is None else format_duration(value)
 
 
-def ratio(value: float | None) -> str:
+def ratio(value: Ratio | float | None) -> str:
+    """``1.42×``; ``equal`` where that is within noise."""
+    if isinstance(value, Ratio):
+        return value.figure.replace("x", "×")
     return NOTHING if value is None else f"{value:.2f}×"
 
 

@@ -16,6 +16,7 @@ from service.dashboard.templating import TEMPLATES
 from service.dependencies import ClientDep, Cursor, StorageDep
 from service.libraries.service import served_tasks
 from tuner.program.job.range_text import format_ranges
+from tuner.search.verdict import DEFAULT, Ratio
 from tuner.storage import AliasQuery, LibraryQuery, LibraryRow, NotFound, Promotion, SearchTaskRow, Served
 from tuner.storage.sql import ClientStorage, Storage
 
@@ -35,7 +36,7 @@ class Searched:
 
     line: JobLine
     row: SearchTaskRow
-    gain: float | None
+    gain: Ratio | None
     kernels: int | None
 
 
@@ -154,5 +155,5 @@ def _searched(storage: ClientStorage, row: SearchTaskRow, keys: Any) -> Searched
     job = storage.get_job(row.job_id)
     summary = presenters.summary_of(job, row.position)
     line = presenters.lines_of([job], keys)[0]
-    speedup, kernels = (summary.outcome.speedup_vs_default, summary.kernels) if summary else (None, None)
+    speedup, kernels = (summary.outcome.ratio(DEFAULT), summary.kernels) if summary else (None, None)
     return Searched(line, row, speedup, kernels)

@@ -17,11 +17,11 @@ from anyio import CapacityLimiter
 from fastapi import Depends, Request
 
 from tuner.errors import ShapewrightError
-from tuner.figures.view import SearchView, compared_at, progress_of
+from tuner.figures.view import SearchView, progress_of
 from tuner.library.dispatcher import Dispatcher
 from tuner.program.target.calibration import Levels
 from tuner.records import MeasureResult
-from tuner.search.observations import at_reference_speed, reference_anchor_s
+from tuner.search.observations import at_reference_speed, compared_at, reference_anchor_s
 from tuner.search.summary import SearchSummary
 from tuner.storage import Artifact, Job, NotFound, SearchTaskRow, StorageUnavailable
 from tuner.storage.errors import reading

@@ -84,8 +84,27 @@ class SavedFilterIn(BaseModel):
     query: Annotated[str, Field(min_length=1, max_length=200)]
 
 
+class SpeedupOut(FromAttributes):
+    """How many times as fast the library is as what it is ``over`` (``default``, ``numpy``), and between which values
+    that lies at 95 %: ``low`` and ``high`` are null for single readings. ``verdict`` is ``faster``, ``equal`` (within
+    noise) or ``slower``; ``figure``, ``rival`` and ``text`` say it in words.
+    """
+
+    over: str
+    ratio: float
+    low: float | None
+    high: float | None
+    verdict: str | None
+    figure: str
+    rival: str
+    text: str
+
+
 class OutcomeOut(FromAttributes):
     """What searches came to: ``label`` says of what ``objective_s``, the weighted time of all instances, is.
+
+    ``ratios`` are those of the final comparison, or of single readings before; ``cautions`` say what makes them worth
+    less: a device that was throttled or noisy, a BLAS that is hobbled.
 
     Of a job, the searches that have begun together, each counted as often as its workload occurs: ``known`` of them
     have a time. Null is not known.
@@ -95,6 +114,8 @@ class OutcomeOut(FromAttributes):
     objective_s: float | None
     speedup_vs_default: float | None
     speedup_vs_numpy: float | None
+    ratios: list[SpeedupOut]
+    cautions: list[str]
     known: int
     searches: int
 

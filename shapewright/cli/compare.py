@@ -55,8 +55,7 @@ def _job_row(number: str, job: Mapping[str, Any]) -> tuple[object, ...]:
 
 
 def _outcome(data: Mapping[str, Any]) -> str:
-    names = ("label", "objective_s", "speedup_vs_default", "speedup_vs_numpy")
-    return str(Outcome(**{name: data[name] for name in names})) or NOTHING
+    return str(Outcome.from_json(data)) or NOTHING
 
 
 def _pairing(pairing: Mapping[str, Any], numbers: Mapping[str, str]) -> str:

@@ -12,7 +12,7 @@ from tuner.search.outcome import Outcome, total_of
 from tuner.search.summary import PAST_SEARCH, JobSummary, SearchSummary
 
 FACTS = ("id", "name", "state", "error", "device", "worker", "created_at", "started_at", "ended_at")
-TOLD = frozenset({"trials", "trials_budget", "failed", "ended_by", "objective_s", "outcome"})
+TOLD = frozenset({"trials", "trials_budget", "failed", "ended_by", "reason", "objective_s", "outcome"})
 """Figures that the lines about trials and about the outcome have."""
 OF_LIBRARY_OR_SEARCH = frozenset({"library_objective_s", "speedup_vs_default", "speedup_vs_numpy"})
 """Figures that the outcome is made of: a second number for the same thing would only confuse."""
@@ -25,7 +25,7 @@ def described(job: Mapping[str, Any]) -> str:
     facts.append(("trials", trials(job, list(summaries.values()))))
     outcome = _outcome(job, summaries)
     facts += [("objective", format_duration(outcome.objective_s))] if outcome.objective_s is not None else []
-    facts += [("speed-up", str(outcome))] if outcome.gains() else []
+    facts += [("speed-up", str(outcome))] if outcome.ratios else []
     facts += figures(next(iter(summaries.values()))) if len(job["tasks"]) == len(summaries) == 1 else []
     width = max(len(name) for name, _ in facts)
     return "\n".join([*(f"{name.ljust(width)}  {text}" for name, text in facts), "", task_table(job)])

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from tuner.durations import format_duration
 from tuner.search.outcome import Outcome, total_of
 from tuner.search.summary import SearchSummary
+from tuner.search.verdict import DEFAULT, NUMPY, Ratio
 
 OUTCOME_COLUMNS = ("TASK", "WORKLOAD", "COUNT", "TRIALS", "TIME", "VS DEFAULT", "VS NUMPY", "OF")
 NOTHING = "-"
@@ -41,9 +42,12 @@ def _figures(outcome: Outcome | None) -> tuple[str, str, str, str]:
     if outcome is None:
         return NOTHING, NOTHING, NOTHING, NOTHING
     time = NOTHING if outcome.objective_s is None else format_duration(outcome.objective_s)
-    gains = (outcome.speedup_vs_default, outcome.speedup_vs_numpy)
-    default, numpy = (NOTHING if gain is None else f"{gain:.2f}x" for gain in gains)
-    return time, default, numpy, outcome.label
+    default, numpy = (NOTHING if ratio is None else _figure(ratio) for ratio in map(outcome.ratio, (DEFAULT, NUMPY)))
+    return time, default, numpy, f"{outcome.label}{outcome.caution}"
+
+
+def _figure(ratio: Ratio) -> str:
+    return f"{ratio.figure} ({ratio.interval})" if ratio.interval else ratio.figure
 
 
 def _short(workload: str) -> str:

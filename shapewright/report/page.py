@@ -64,10 +64,9 @@ def _outcome(job: ReportedJob) -> Outcome | None:
 
 
 def _headline(job: ReportedJob) -> str:
-    """What came of it in one sentence: ``1.50 times as fast as NumPy's BLAS (library, timed at the end).``"""
-    outcome = _outcome(job)
-    gains = [f"{gain:.2f} times as fast as {rival}" for gain, rival in outcome.gains()] if outcome else []
-    return f"{' and '.join(gains)} ({outcome.label})." if outcome and gains else "Nothing to compare yet."
+    """What came of it in one sentence: ``1.50x over NumPy's BLAS (1.46x to 1.55x) (library, ...).``"""
+    text = str(_outcome(job) or "")
+    return f"{text}." if text else "Nothing to compare yet."
 
 
 def _task(job: ReportedJob, task: ReportedTask) -> JsonObject:

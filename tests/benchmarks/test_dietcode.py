@@ -12,7 +12,7 @@ import shapewright as sw
 from benchmarks.harness.calls import DoesNotApply
 from benchmarks.rivals.dietcode import DietCodeSearch, Settings, adaption, tile_of
 from tuner.library.dispatcher import choose
-from tuner.measure import BuildResult, RunRequest, never
+from tuner.measure import BuildResult, RunRequest, Turns, TurnsRequest, never
 from tuner.program.job.task import SearchTask
 from tuner.program.language.workload import WorkloadInstance
 from tuner.program.target import native
@@ -74,6 +74,9 @@ class Device:
 
     def baselines(self, task: SearchTask, instances: Sequence[WorkloadInstance]) -> Baselines:
         return NO_BASELINES
+
+    def turns(self, task: SearchTask, request: TurnsRequest, interrupted: Callable[[], bool] = never) -> Turns:
+        raise NotImplementedError
 
     def close(self) -> None:
         pass

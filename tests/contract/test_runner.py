@@ -29,7 +29,7 @@ from tests.measuring import (
     kernel,
     request,
 )
-from tuner.measure import BuildResult, DeviceFailed, Interrupted, Runner, RunRequest
+from tuner.measure import BuildResult, DeviceFailed, Interrupted, Runner, RunRequest, TurnsRequest
 from tuner.measure._base import never
 from tuner.measure.device.process import SILENT_S
 from tuner.measure.network.connecting import Connected, Tracker
@@ -38,6 +38,7 @@ from tuner.measure.runners.local_device import LocalDevice
 from tuner.measure.runners.pool import RunnerPool
 from tuner.measure.runners.rpc import RpcRunner
 from tuner.measure.runners.session import Connect, Session, SessionDied
+from tuner.measure.timing.turns import LEAST_TURNS
 from tuner.program.job.task import SearchTask
 from tuner.program.language.workload import ShapeVar, WorkloadInstance
 from tuner.records import NUMPY, ErrorKind
@@ -233,6 +234,31 @@ def test_a_device_that_dies_of_the_baselines_says_so_and_goes_on(bed: Bed, runne
     with pytest.raises(DeviceFailed, match=f"device {bed.device} failed over the baselines"):
         runner.baselines(TASK, TASK.instances)
     killer.join()
+    assert runner.run(TASK, [request(RIGHT, 1)])[0].ok
+
+
+def test_builds_and_numpy_are_timed_in_turns(bed: Bed, runner: Runner) -> None:
+    builds = built(RIGHT, 0), built(SLOW, 1)
+    turns = runner.turns(TASK, TurnsRequest(TASK.instances, builds, ((0, 0), (None, 1)), True, 2.0))
+    assert len(turns.seconds) >= LEAST_TURNS and turns.device == bed.device
+    assert all(turn[0][1] is None and turn[1][1] > 1e-3 for turn in turns.seconds if turn[1][1])
+    assert all(0 < block[0] < 0.1 and 0 < block[2] < 0.1 for turn in turns.seconds for block in turn)  # type: ignore[operator]
+    assert turns.blas is not None and turns.blas.threads == 1
+    assert all(anchor_s > 0 for turn in turns.anchors_s for anchor_s in turn)
+
+
+def test_a_contender_that_crashes_ends_the_turns_and_the_device_goes_on(runner: Runner) -> None:
+    request_of = TurnsRequest(TASK.instances, (built(RIGHT, 0), built(CRASH, 1)), ((0, 0), (1, 1)), False, 2.0)
+    with pytest.raises(DeviceFailed, match="failed while libraries took turns"):
+        runner.turns(TASK, request_of)
+    assert runner.run(TASK, [request(RIGHT, 1)])[0].ok
+
+
+def test_turns_are_interrupted_at_once(runner: Runner) -> None:
+    asked = TurnsRequest(TASK.instances, (built(SLOW, 0),), ((0, 0),), False, 60.0)
+    began_s = time.monotonic()
+    with pytest.raises(Interrupted):
+        runner.turns(TASK, asked, lambda: time.monotonic() - began_s > 0.05)
     assert runner.run(TASK, [request(RIGHT, 1)])[0].ok
 
 

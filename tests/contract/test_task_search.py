@@ -111,6 +111,11 @@ class Wrapped:
         self._raise("baselines")
         return self.runner.baselines(task, instances)
 
+    def turns(self, task: SearchTask, request: Any, interrupted: Any) -> Any:
+        self._raise("turns")
+        assert BINARY in {build.binary for build in request.builds}
+        return self.runner.turns(task, request, interrupted)
+
     def close(self) -> None:
         self.runner.close()
 
@@ -212,6 +217,26 @@ def test_a_device_that_fails_over_the_baselines_ends_nothing(bed: Bed) -> None:
         assert search.explore(TRIALS) is EndedBy.TRIALS
     said = [str(event.data.get("message")) for event in bed.recorder.events]
     assert "nothing to compare with: its process ended" in said
+
+
+def test_a_search_ends_with_the_final_comparison(bed: Bed) -> None:
+    with closing(bed.search()) as search:
+        search.explore(TRIALS)
+        found = search.finalize(None).summary.comparison
+    assert found is not None and {ratio.over for ratio in found.ratios} == {"default", "numpy"}
+    assert all(ratio.verdict for ratio in found.ratios)
+    # NumPy's points are those that were timed beside the library.
+    (stored,) = bed.recorder.compared[-1:]
+    assert [point.latency_s for point in stored.points] == [times["numpy"] for times in found.times_s.values()]
+
+
+def test_a_device_that_takes_no_turns_loses_only_the_comparison(bed: Bed) -> None:
+    bed.errors["turns"] = DeviceFailed("device d is of a release that takes no turns")
+    with closing(bed.search()) as search:
+        search.explore(TRIALS)
+        assert search.finalize(None).summary.comparison is None
+    said = [str(event.data.get("message")) for event in bed.recorder.events]
+    assert any("not compared with the default and NumPy: device d is of a release" in message for message in said)
 
 
 @pytest.mark.parametrize("error", [BuilderLost("it has died"), OSError(28, "no space left")])

@@ -128,9 +128,7 @@ def test_more_than_may_wait_are_told_to_come_again(
 ) -> None:
     monkeypatch.setattr(validation, "MAX_WAITING", 1)
     with ThreadPoolExecutor(8) as clients:
-        answers = [
-            clients.submit(httpx.post, f"{url}/v1/jobs", json=JOB, headers=bearer, timeout=60) for _ in range(8)
-        ]
+        answers = [clients.submit(httpx.post, f"{url}/v1/jobs", json=JOB, headers=bearer, timeout=60) for _ in range(8)]
         until(lambda: sum(answer.done() for answer in answers) == 8 - validation.AT_ONCE - 1)
         held.free.set()
     codes = sorted(answer.result().status_code for answer in answers)
@@ -203,7 +201,7 @@ def test_a_job_of_ordinary_size_is_answered_whole(api: TestClient) -> None:
     assert (made["spec"], made["spec_complete"], made["tasks_next"]) == (JOB, True, None)
     assert made["outcome"] == {
         "label": "best so far in the search", "objective_s": None, "speedup_vs_default": None,
-        "speedup_vs_numpy": None, "known": 0, "searches": 0,
+        "speedup_vs_numpy": None, "ratios": [], "cautions": [], "known": 0, "searches": 0,
     }  # fmt: skip
     assert_problem(api.get(f"/v1/jobs/{made['id']}/tasks?first=-1"), 422)
     assert_problem(api.get("/v1/jobs/job-0/tasks"), 404)

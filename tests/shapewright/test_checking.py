@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from shapewright import checking
-from shapewright.checking import EQUAL, FASTER, SLOWER, Against
+from shapewright.checking import Against
 from shapewright.download import write
 from shapewright.snapshot import merge
 from tests.shapewright.conftest import Shapewright
@@ -22,6 +22,7 @@ from tuner.program.language.workload import ShapeVar
 from tuner.program.target import native
 from tuner.schedule import rules_of
 from tuner.schedule.space import MicroKernel
+from tuner.search.verdict import Verdict
 from tuner.storage import Comparison
 
 T = ShapeVar("T", range(1, 9))
@@ -67,15 +68,15 @@ def test_a_good_library_is_right_and_timed_beside_another(shapewright: Shapewrig
     against = found["against"]
     assert found["problems"] == [] and found["shapes"] > 20
     assert against["verdict"] == Against("", "", against["ratio"], against["noise"]).verdict
-    assert (ran.code, ran.json["good"]) == ((1, False) if against["verdict"] == SLOWER else (0, True))
+    assert (ran.code, ran.json["good"]) == ((1, False) if against["verdict"] == Verdict.SLOWER else (0, True))
     (same,) = checked(shapewright, folder / "good", "--against", folder / "good", code=0)
-    assert same["against"]["verdict"] == EQUAL  # type: ignore[index]
+    assert same["against"]["verdict"] == Verdict.EQUAL  # type: ignore[index]
 
 
 @pytest.mark.parametrize(
     ("timed", "code", "says"),
     [
-        (Comparison("0" * 64, 0.8, 0.05, True), 1, "slower: 0.800x as fast as"),
+        (Comparison("0" * 64, 0.8, 0.05, True), 1, "slower: 0.80x over"),
         (Comparison("0" * 64, 0.98, 0.05, True), 0, None),
         (Comparison("0" * 64, 1.0, 0.0, False), 1, "it failed while it was timed"),
         (None, 2, "could not be timed beside it"),
@@ -145,7 +146,15 @@ def test_what_cannot_be_compared_is_refused(shapewright: Shapewright, folder: Pa
 
 
 @pytest.mark.parametrize(
-    ("ratio", "noise", "verdict"), [(1.02, 0.03, EQUAL), (1.1, 0.03, FASTER), (0.9, 0.03, SLOWER), (0.98, 0.03, EQUAL)]
+    ("ratio", "noise", "verdict"),
+    [
+        (1.02, 0.03, Verdict.EQUAL),
+        (1.1, 0.03, Verdict.FASTER),
+        (0.9, 0.03, Verdict.SLOWER),
+        (0.98, 0.03, Verdict.EQUAL),
+    ],
 )
 def test_a_difference_counts_beyond_noise(ratio: float, noise: float, verdict: str) -> None:
-    assert Against("b", "0" * 64, ratio, noise).verdict == verdict
+    against = Against("b", "0" * 64, ratio, noise)
+    assert against.verdict == verdict
+    assert str(against).startswith("equal to b (" if verdict == Verdict.EQUAL else f"{verdict}: {ratio:.2f}x over b (")

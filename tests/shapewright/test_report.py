@@ -114,7 +114,7 @@ def test_a_directory_becomes_one_file(shapewright: Shapewright, tmp_path: Path) 
     text = file.read_text(encoding="utf-8")
     page = Page(text)
     check(page)
-    assert "1.50 times as fast as the default (best so far in the search)." in page.text
+    assert "1.50x over the default (best so far in the search)." in page.text
     for expected in (job_id, "COMPLETED", "of small", "dense(m=16*T, n=64, k=32)", "T=16"):
         assert expected in page.text
     latencies = page.data["latency_by_shape-0"]["data"]
@@ -137,7 +137,7 @@ def test_a_job_of_a_service_becomes_the_same_file(shapewright: Shapewright, bed:
     assert job_id in ran.out
     page = Page((tmp_path / "r.html").read_text(encoding="utf-8"))
     check(page)
-    assert "1.50 times as fast as the default (best so far in the search)." in page.text
+    assert "1.50x over the default (best so far in the search)." in page.text
     bands = page.data["dispatch-0"]["data"]
     assert len(bands) == 2
     points = next(t for t in page.data["latency_by_shape-0"]["data"] if t["name"] == "default (theory)")
@@ -244,7 +244,7 @@ def test_several_tasks_have_a_total_in_the_headline_and_figures_each() -> None:
     summary = {"tasks": {str(place): part for place, part in enumerate(parts)}}
     page = Page(render(job_of(finished(), finished(seed=1), summary=summary)))
     check(page, tasks=2)
-    assert "1.75 times as fast as the default (best so far in the search)." in page.text
+    assert "1.75x over the default (best so far in the search)." in page.text
     assert "2.00x over the default (best so far in the search)" in page.text
 
 

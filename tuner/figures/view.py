@@ -12,9 +12,9 @@ from tuner.library.dispatcher import Dispatcher
 from tuner.program.job.task import SearchTask
 from tuner.program.language.workload import JsonObject
 from tuner.program.target.calibration import Levels
-from tuner.records import Baselines, MeasureResult, Roof, speed_correction
+from tuner.records import Baselines, MeasureResult
 from tuner.schedule.space import MicroKernel
-from tuner.search.observations import at_reference_speed, normalized, reference_anchor_s
+from tuner.search.observations import compared_at, normalized, reference_anchor_s
 from tuner.search.summary import SearchSummary
 
 
@@ -98,13 +98,3 @@ def progress_of(events: Iterable[Event], position: int = 0) -> list[SearchSummar
         for event in events
         if event.kind == "progress" and event.data.get("position", position) == position
     ]
-
-
-def compared_at(baselines: Baselines, anchor_s: float | None) -> Baselines:
-    """The baselines at the speed at which the device's anchor takes ``anchor_s``, like the results."""
-    points = tuple(at_reference_speed(baselines.points, anchor_s))
-    roof = baselines.roof
-    if roof is not None:
-        slowdown = speed_correction(roof.anchor_s, anchor_s)
-        roof = Roof(roof.flops_per_s / slowdown, roof.bytes_per_s / slowdown, anchor_s)
-    return Baselines(points, roof)

@@ -12,6 +12,8 @@ from tuner.measure._base import (
     LibraryFailed,
     Runner,
     RunRequest,
+    Turns,
+    TurnsRequest,
     WrongDevice,
     never,
 )
@@ -30,6 +32,8 @@ __all__ = [
     "LibraryFailed",
     "RunRequest",
     "Runner",
+    "Turns",
+    "TurnsRequest",
     "WrongDevice",
     "never",
 ]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
+from tuner.blas import Blas
 from tuner.errors import ShapewrightError
 from tuner.library.dispatcher import Dispatcher
 from tuner.library.package import LibraryFiles
@@ -93,6 +94,53 @@ class RunRequest:
         return self.failed(self.build.error_kind or ErrorKind.BUILD, self.build.error)
 
 
+@dataclass(frozen=True, slots=True)
+class TurnsRequest:
+    """Time builds in turns at some instances. ``runs``: for each contender the place of its build in ``builds``, by
+    instance; None: it does not run there. ``with_numpy``: NumPy's products are the last contender, where the program
+    has some and the task one thread. It takes ``limit_s``, about."""
+
+    instances: tuple[WorkloadInstance, ...]
+    builds: tuple[BuildResult, ...]
+    runs: tuple[tuple[int | None, ...], ...]
+    with_numpy: bool
+    limit_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """``seconds[turn][instance][contender]`` of a call; None where the contender was not to run. ``anchors_s`` is of
+    each block, by turn and instance: the slower of its two. ``retaken`` blocks were taken again, ``disturbed`` stayed
+    slow. ``blas`` is NumPy's on the device, ``device`` its id."""
+
+    seconds: tuple[tuple[tuple[float | None, ...], ...], ...]
+    anchors_s: tuple[tuple[float, ...], ...]
+    retaken: int = 0
+    disturbed: int = 0
+    blas: Blas | None = None
+    device: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "seconds": self.seconds,
+            "anchors_s": self.anchors_s,
+            "retaken": self.retaken,
+            "disturbed": self.disturbed,
+            "blas": self.blas.to_json() if self.blas else None,
+        }
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any], device: str | None = None) -> Turns:
+        return Turns(
+            tuple(tuple(map(tuple, turn)) for turn in data["seconds"]),
+            tuple(map(tuple, data["anchors_s"])),
+            int(data["retaken"]),
+            int(data["disturbed"]),
+            Blas.from_json(data["blas"]) if data.get("blas") else None,
+            device,
+        )
+
+
 class Builder(Protocol):
     """Compiles candidates, several at once. A candidate that cannot be built is a result, never an exception."""
 
@@ -150,6 +198,12 @@ class Runner(Protocol):
 
         No instances where the task has more than one thread, since NumPy has one. Raises DeviceFailed if the device
         cannot do it, or not in time.
+        """
+
+    def turns(self, task: SearchTask, request: TurnsRequest, interrupted: Callable[[], bool] = never) -> Turns:
+        """Time contenders in turns, all on one device. Nothing is verified: what is timed was.
+
+        Raises DeviceFailed if a contender fails or the device cannot take turns, DeviceLost, Interrupted.
         """
 
     def close(self) -> None:

@@ -14,10 +14,8 @@ from pathlib import Path
 import psutil
 
 from tuner import without_torch
+from tuner.blas import ONE_THREAD
 
-ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-"""Environment that limits NumPy to one thread on a device: BLAS threads spin after their work, and would disturb a
-measurement. Read when NumPy is first imported."""
 RUNTIME_ONLY = {"TVM_USE_RUNTIME_LIB": "1"}
 """Environment in which TVM loads its runtime without its compiler. Read when TVM is first imported."""
 DEVICE = {**ONE_THREAD, **RUNTIME_ONLY, **without_torch.ENVIRONMENT}

@@ -10,6 +10,7 @@ TRIAL = "shapewright.trial"
 VERIFY = "shapewright.verify"
 BASELINES = "shapewright.baselines"
 LEVELS = "shapewright.levels"
+TAKE_TURNS = "shapewright.turns"
 DESCRIBE = "shapewright.describe"
 JOIN = "shapewright.join"
 

@@ -14,6 +14,9 @@ FINAL_SECONDS = 30.0
 VERIFY_SHARE = 0.15
 """The largest share of the seconds that verifying the library at more than its least shapes may take."""
 
+COMPARE_SHARE, COMPARE_S = 0.1, 15.0
+"""The share of the seconds that is reserved for timing the library in turns with others, and the most that it takes."""
+
 
 class BudgetTracker:
     """How much of a budget is left to a search, which may be paused while others of its job go on.
@@ -56,6 +59,11 @@ class BudgetTracker:
         """The seconds of the budget, spent ones included; infinite where they are not limited."""
         return float("inf") if self.budget.seconds is None else self.budget.seconds
 
+    @property
+    def after_s(self) -> float:
+        """Seconds of the budget that are for somebody else: gone before the search, or for what comes after it."""
+        return self._after_s
+
     def seconds_left(self, reserve_s: float = 0.0) -> float:
         if self.budget.seconds is None:
             return float("inf")
@@ -74,6 +82,11 @@ class BudgetTracker:
     def final_seconds(self) -> float:
         """The most seconds that are reserved for the finalists, the build and the verification."""
         return min(FINAL_SECONDS, FINAL_SHARE * self.budget.seconds) if self.budget.seconds else 0.0
+
+    @property
+    def compare_seconds(self) -> float:
+        """The seconds that are reserved for the final comparison."""
+        return min(COMPARE_S, COMPARE_SHARE * self.budget.seconds) if self.budget.seconds else 0.0
 
     @property
     def verify_seconds(self) -> float:

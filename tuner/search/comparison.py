@@ -1,39 +1,147 @@
-"""A new library against the one that is served: both timed in turns on the device, at the instances of the task.
+"""Libraries side by side: timed in turns on the device, at the instances of a task, with an interval for each ratio.
 
-Latencies of two jobs were measured on different days; only side by side do small differences mean anything. A round is
-one reading of each library at each instance, the two readings right after one another and in changing order.
+Latencies of two jobs, or of the two ends of one, were measured at different times; only in turns do small differences
+mean anything (tuner.measure.timing.turns). ``final_comparison`` is of a new library with the default and NumPy,
+``compare`` of any two libraries.
+
+The ratio of two contenders is the weighted mean over instances of the medians over turns of their paired ratios: one
+disturbed sample changes no median. Its interval is a bootstrap over turns, each with all of its instances: what
+disturbs a whole turn counts once (Efron 1979; for few turns expanded as in Hesterberg 2015).
 """
 
 from __future__ import annotations
 
 import math
-import statistics
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
+import numpy as np
+from numpy.typing import NDArray
+
+from tuner.device_speed import over_all
 from tuner.errors import ShapewrightError
 from tuner.library.dispatcher import Dispatcher
 from tuner.library.package import LIBRARY
-from tuner.measure import BuildResult, Interrupted, Runner, RunRequest, never
+from tuner.measure import BuildResult, DeviceFailed, Interrupted, Runner, RunRequest, Turns, TurnsRequest, never
+from tuner.measure.timing.turns import LEAST_TURNS
 from tuner.program.job.task import SearchTask
 from tuner.program.language.workload import JsonObject, WorkloadInstance
 from tuner.records import ErrorKind, MeasureResult
 from tuner.schedule import is_current
 from tuner.schedule.space import MicroKernel
-from tuner.search.observations import at_reference_speed, reference_anchor_s
+from tuner.search.budget import COMPARE_S
+from tuner.search.verdict import DEFAULT, NUMPY, FinalComparison, Ratio
 from tuner.storage import Comparison
 
-COMPARE_S = 15.0
-"""The time that a comparison may take; it ends after the round in which that is over."""
-ROUNDS, MIN_ROUNDS = 5, 3
-MIN_NOISE = 0.005
-"""The least relative difference by which two libraries are told apart, however well their rounds agree."""
+LEVEL, RESAMPLED = 0.95, 999
+MIN_NOISE = 0.01
+"""The least relative difference by which two are told apart, however well their turns agree: where their memory lies
+makes about as much from one process to the next."""
+LEAST_S = 1e-9
+"""The least time of a call that counts: an empty shape may take none."""
 FAILED_RATIO = 1000.0
 """The ratio to a library that computes wrongly or crashes."""
+OURS = "library"
+
+Times = NDArray[np.float64]
+"""[turns, instances] seconds of a call; NaN where it was not timed."""
 
 
+# -- ratios -----------------------------------------------------------------------------------------------------------
+def ratio_of(over: str, ours: Times, theirs: Times, weights: Sequence[float], shared_s: float = 0.0) -> Ratio:
+    """How many times as fast ours are. Where theirs were not timed they are equal, and for ``shared_s`` more of the
+    weighted time."""
+    shares = np.array(weights) * np.median(ours, axis=0)
+    whole_s = shares.sum() + shared_s
+    logs = np.where(np.isnan(theirs), 0.0, np.log(theirs) - np.log(ours))
+
+    def weighted(turns: NDArray[np.int64], axis: int = -1) -> Times:
+        # [resamples, turns] of numbers of turns: each is drawn with all of its instances.
+        return np.asarray((np.exp(np.median(logs[turns], axis=axis - 1)) @ shares + shared_s) / whole_s)
+
+    ratio = float(weighted(np.arange(len(logs))))
+    low, high = _interval(len(logs), weighted)
+    return Ratio(over, ratio, min(low, ratio / (1 + MIN_NOISE)), max(high, ratio * (1 + MIN_NOISE)))
+
+
+def _interval(turns: int, statistic: Callable[..., Times]) -> tuple[float, float]:
+    """A percentile bootstrap over turns, at the level that makes it as wide for few of them as Student's t would."""
+    from scipy import stats  # noqa: PLC0415 - takes half a second, and only the end of a search needs it
+
+    widened = math.sqrt(turns / (turns - 1)) * stats.t.ppf((1 + LEVEL) / 2, turns - 1)
+    level = 1 - 2 * stats.norm.sf(widened)
+    found = stats.bootstrap(
+        (np.arange(turns),), statistic, vectorized=True, n_resamples=RESAMPLED, confidence_level=level,
+        method="percentile", rng=np.random.default_rng(0),
+    )  # fmt: skip
+    return float(found.confidence_interval.low), float(found.confidence_interval.high)
+
+
+def _times(turns: Turns, contender: int) -> Times:
+    times = [[block[contender] for block in turn] for turn in turns.seconds]
+    return np.maximum(np.array(times, np.float64), LEAST_S)
+
+
+# -- a new library, the default and NumPy -----------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class Rivals:
+    """What is compared: a new library, and the default. ``default``: builds of theory's kernels, by instance, None
+    where it runs the library's own kernel; None where there is no default at an instance."""
+
+    library: BuildResult
+    default: tuple[BuildResult | None, ...] | None
+
+
+def final_comparison(
+    task: SearchTask,
+    runner: Runner,
+    rivals: Rivals,
+    *,
+    limit_s: float,
+    anchors_s: Sequence[float] = (),
+    interrupted: Callable[[], bool] = never,
+) -> FinalComparison | None:
+    """The library beside the default and NumPy; None where the device had no time for LEAST_TURNS.
+
+    ``anchors_s``: of the readings of the search. Raises DeviceFailed, DeviceLost, Interrupted.
+    """
+    known = rivals.default or (None,) * len(task.instances)
+    builds = list(dict.fromkeys([rivals.library, *(build for build in known if build is not None)]))
+    runs = (0,) * len(task.instances), tuple(None if build is None else builds.index(build) for build in known)
+    turns = runner.turns(task, TurnsRequest(task.instances, tuple(builds), runs, True, limit_s), interrupted)
+    if len(turns.seconds) < LEAST_TURNS:
+        return None
+    weights = [instance.weight for instance in task.instances]
+    ours, theirs = _times(turns, 0), _times(turns, 1)
+    ratios = [] if rivals.default is None else [ratio_of(DEFAULT, ours, theirs, weights)]
+    by_numpy = _times(turns, 2)
+    if not np.isnan(by_numpy).any():
+        ratios.append(ratio_of(NUMPY, ours, by_numpy, weights))
+    median = np.median(ours, axis=0)
+    return FinalComparison(
+        float(median @ np.array(weights)),
+        tuple(ratios),
+        _by_instance(
+            task, ours, theirs if rivals.default is None else np.where(np.isnan(theirs), ours, theirs), by_numpy
+        ),
+        len(turns.seconds),
+        float(np.median(turns.anchors_s)),
+        turns.retaken,
+        turns.disturbed,
+        over_all([*anchors_s, *(each for turn in turns.anchors_s for each in turn)]),
+        turns.blas,
+    )
+
+
+def _by_instance(task: SearchTask, *times: Times) -> dict[str, dict[str, float]]:
+    medians = {name: np.median(each, axis=0) for name, each in zip((OURS, DEFAULT, NUMPY), times, strict=True)}
+    return {
+        str(instance): {name: float(each[at]) for name, each in medians.items() if np.isfinite(each[at])}
+        for at, instance in enumerate(task.instances)
+    }
+
+
+# -- two libraries ----------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class Contender:
     """A library in a comparison. ``toolchain`` is what it was built with."""
@@ -56,6 +164,10 @@ class Contender:
         """What it runs at an instance of ``task``, whose shape variables need not be those that it was made for."""
         return self.dispatcher.kernels[self.dispatcher.index_for(task.workload.dims(instance.shape))]
 
+    def build_at(self, task: SearchTask, instance: WorkloadInstance) -> BuildResult:
+        # The kernel says how constants are packed, which is the same for all of a library; what runs is the library.
+        return BuildResult(self.kernel_at(task, instance), self.binary, 0.0)
+
 
 class _Failed(Exception):
     """A library failed on the device. ``result`` says how."""
@@ -73,27 +185,24 @@ def compare(
     *,
     limit_s: float = COMPARE_S,
     interrupted: Callable[[], bool] = never,
-    clock: Callable[[], float] = time.monotonic,
 ) -> Comparison | None:
     """How the new library does beside the one that is served; None where that cannot be said.
 
     Where both run the very same kernel nothing is timed: there they are equal. It cannot be said where the device fails
-    or takes too long, where it is interrupted, and of a library whose kernels another version of a rule made. Raises
-    DeviceLost.
+    or has too little time, where it is interrupted, and of a library whose kernels another version of a rule made.
+    Raises DeviceLost.
     """
     if not all(is_current(kernel) for kernel in served.dispatcher.kernels):
         return None
-    alike = [
+    differing = [
         instance
         for instance in task.instances
-        if new.toolchain == served.toolchain and new.kernel_at(task, instance) == served.kernel_at(task, instance)
+        if new.toolchain != served.toolchain or new.kernel_at(task, instance) != served.kernel_at(task, instance)
     ]
-    differing = [instance for instance in task.instances if instance not in alike]
     if not differing:
         return Comparison(served.digest, 1.0, 0.0, verified=True)
     try:
-        read = partial(_reading, task, runner, interrupted)
-        rounds = _rounds(read, (new, served), differing, limit_s, clock)
+        ratio = _in_turns(task, runner, (new, served), differing, limit_s, interrupted)
     except Interrupted:
         return None
     except _Failed as failure:
@@ -101,51 +210,58 @@ def compare(
             return None
         is_new = failure.contender is new
         return Comparison(served.digest, 1.0 if is_new else FAILED_RATIO, 0.0, verified=not is_new)
-    if len(rounds) < MIN_ROUNDS:
+    if ratio is None or ratio.low is None or ratio.high is None:
         return None
-    shared_s = sum(instance.weight * _expected_s(task, new, instance) for instance in alike)
-    ratios = [math.log((shared_s + served_s) / (shared_s + new_s)) for new_s, served_s in rounds]
-    noise = 2 * statistics.stdev(ratios) / math.sqrt(len(ratios))
-    return Comparison(served.digest, math.exp(statistics.median(ratios)), max(MIN_NOISE, noise), verified=True)
+    noise = max(ratio.ratio / ratio.low, ratio.high / ratio.ratio) - 1
+    return Comparison(served.digest, ratio.ratio, noise, verified=True)
 
 
-def _rounds(
-    read: Callable[[Contender, WorkloadInstance], MeasureResult],
+def _in_turns(
+    task: SearchTask,
+    runner: Runner,
     contenders: tuple[Contender, Contender],
-    instances: Sequence[WorkloadInstance],
+    differing: Sequence[WorkloadInstance],
     limit_s: float,
-    clock: Callable[[], float],
-) -> list[tuple[float, float]]:
-    """The weighted time of both libraries in each round. Raises _Failed, Interrupted."""
-    until = clock() + limit_s
-    anchor_s: float | None = None
-    rounds: list[tuple[float, float]] = []
-    while len(rounds) < ROUNDS and clock() < until:
-        total = [0.0, 0.0]
-        for number, instance in enumerate(instances):
-            # Whoever comes second finds the caches and the clock as the first one left them.
-            order = (0, 1) if (number + len(rounds)) % 2 == 0 else (1, 0)
-            for which in order:
-                result = read(contenders[which], instance)
-                anchor_s = anchor_s or reference_anchor_s([result])
-                (level,) = at_reference_speed([result], anchor_s)
-                total[which] += instance.weight * (level.latency_s or 0.0)
-        rounds.append((total[0], total[1]))
-    return rounds
-
-
-def _reading(
-    task: SearchTask, runner: Runner, interrupted: Callable[[], bool], contender: Contender, instance: WorkloadInstance
-) -> MeasureResult:
-    # The kernel says how constants are packed, which is the same for all of a library; what runs is the library.
-    build = BuildResult(contender.kernel_at(task, instance), contender.binary, 0.0)
-    results = runner.run(task, [RunRequest(build, (instance,))], interrupted)
-    if not results:
-        raise Interrupted("the comparison is no longer wanted")
-    if not results[0].ok:
-        raise _Failed(contender, results[0])
-    return results[0]
+    interrupted: Callable[[], bool],
+) -> Ratio | None:
+    """The ratio over all instances of the task; None where there was no time for LEAST_TURNS. Raises _Failed,
+    Interrupted, DeviceLost."""
+    for contender in contenders:
+        _verified(task, runner, contender, differing[:1], interrupted)
+    new, served = contenders
+    builds = (new.build_at(task, differing[0]), served.build_at(task, differing[0]))
+    runs = (0,) * len(differing), (1,) * len(differing)
+    request = TurnsRequest(tuple(differing), builds, runs, False, limit_s)
+    try:
+        turns = runner.turns(task, request, interrupted)
+    except DeviceFailed:
+        # One of them, at an instance that it was not verified at; or the device cannot take turns.
+        for contender in contenders:
+            _verified(task, runner, contender, differing, interrupted)
+        return None
+    if len(turns.seconds) < LEAST_TURNS:
+        return None
+    alike = [instance for instance in task.instances if instance not in differing]
+    shared_s = sum(instance.weight * _expected_s(task, new, instance) for instance in alike)
+    weights = [instance.weight for instance in differing]
+    return ratio_of(served.digest, _times(turns, 0), _times(turns, 1), weights, shared_s)
 
 
 def _expected_s(task: SearchTask, library: Contender, instance: WorkloadInstance) -> float:
     return library.dispatcher.predicted_latency_s(task.workload.dims(instance.shape)) or 0.0
+
+
+def _verified(
+    task: SearchTask,
+    runner: Runner,
+    contender: Contender,
+    instances: Sequence[WorkloadInstance],
+    interrupted: Callable[[], bool],
+) -> None:
+    """Run a library as a candidate is run, which verifies it first. Raises _Failed, Interrupted."""
+    for instance in instances:
+        results = runner.run(task, [RunRequest(contender.build_at(task, instance), (instance,))], interrupted)
+        if not results:
+            raise Interrupted("the comparison is no longer wanted")
+        if not results[0].ok:
+            raise _Failed(contender, results[0])

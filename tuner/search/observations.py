@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from tuner.program.job.task import SearchTask
 from tuner.program.language.workload import WorkloadInstance
-from tuner.records import Baseline, ErrorKind, MeasureResult, Phase, speed_correction
+from tuner.records import Baseline, Baselines, ErrorKind, MeasureResult, Phase, Roof, speed_correction
 from tuner.schedule.space import MicroKernel
 
 if TYPE_CHECKING:
@@ -155,6 +155,15 @@ def at_reference_speed(results: Iterable[Reading], anchor_s: float | None) -> li
 def normalized(results: Sequence[MeasureResult]) -> list[MeasureResult]:
     """The results of a whole search at the device's reference speed."""
     return at_reference_speed(results, reference_anchor_s(results))
+
+
+def compared_at(baselines: Baselines, anchor_s: float | None) -> Baselines:
+    """The baselines at the speed at which the device's anchor takes ``anchor_s``, like the results."""
+    roof = baselines.roof
+    if roof is not None:
+        slowdown = speed_correction(roof.anchor_s, anchor_s)
+        roof = Roof(roof.flops_per_s / slowdown, roof.bytes_per_s / slowdown, anchor_s)
+    return replace(baselines, points=tuple(at_reference_speed(baselines.points, anchor_s)), roof=roof)
 
 
 def _at_speed(result: Reading, anchor_s: float | None) -> Reading:

@@ -98,6 +98,7 @@ class Search:
             self._time_known()
             self._complete_default()
             self._trials.ended_by = ended_by = self._rounds()
+            self._trials.explain_end(self._final.reserve_s())
         return ended_by
 
     def _rounds(self) -> EndedBy:

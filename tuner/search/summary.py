@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Any
 
 from tuner.search.outcome import LIBRARY, SO_FAR, Outcome, total_of
+from tuner.search.verdict import FinalComparison
 
 
 class Stage(StrEnum):
@@ -41,7 +42,7 @@ _ACTIVITIES: Mapping[str, str] = {
     Stage.SELECT: "timing finalists",
     Stage.BUILD: "building",
     Stage.VERIFY: "verifying",
-    Stage.COMPARE: "comparing with the library that is served",
+    Stage.COMPARE: "timing the library in turns with others",
 }
 """How it is called before people."""
 
@@ -61,6 +62,17 @@ _ENDINGS: Mapping[str, str] = {
     EndedBy.CANCELLED: "cancelled",
 }
 """Texts on a search that did not use all its trials."""
+TOLD_S = 0.1
+"""Parts of a search's seconds that are shorter are not told."""
+
+
+def out_of_seconds(spent_s: Mapping[str, float], seconds: float, after_s: float, reserve_s: float) -> str:
+    """Where the seconds of a search went that measures no more: ``spent_s`` by stage, ``after_s`` before the search or
+    for what comes after the library, ``reserve_s`` for the library."""
+    parts = [f"{took_s:.1f} s {_ACTIVITIES.get(stage, stage)}" for stage, took_s in spent_s.items() if took_s >= TOLD_S]
+    parts += [f"{after_s:.1f} s before the search, or for the library that is served"] if after_s >= TOLD_S else []
+    kept = f"{reserve_s:.1f} s kept for selecting, building, verifying and comparing"
+    return f"of {seconds:g} s: {', '.join([*parts, kept])}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +108,7 @@ class SearchSummary:
     ``reused`` is what the search started from, ``ended_by`` one of EndedBy once it measures no more. ``steps`` is how
     many parts its phase has, where that is known, ``step`` how many of them are done.
     ``interval_coverage``: the share of the times that were within the cost model's 80 % intervals of before.
+    ``comparison``: of the library with the default and NumPy. ``reason``: why trials or seconds of the budget are left.
     """
 
     phase: str = Stage.THEORY
@@ -118,6 +131,8 @@ class SearchSummary:
     interval_coverage: float | None = None
     step: int | None = None
     steps: int | None = None
+    comparison: FinalComparison | None = None
+    reason: str | None = None
 
     @property
     def activity(self) -> str:
@@ -127,8 +142,10 @@ class SearchSummary:
 
     @property
     def ending(self) -> str:
-        """``out of time``: why not all trials were used; empty where they were, and before the end."""
-        return _ENDINGS.get(self.ended_by or "", "")
+        """``out of time (8.8 s of 25 s are kept for ...)``: why not all trials were used; empty where they were, and
+        before the end."""
+        text = _ENDINGS.get(self.ended_by or "", "")
+        return f"{text} ({self.reason})" if text and self.reason else text or self.reason or ""
 
     @property
     def trials_text(self) -> str:
@@ -140,13 +157,14 @@ class SearchSummary:
     @property
     def outcome(self) -> Outcome:
         """What the search came to: of the library once that was timed, of the best kernel of each shape before."""
-        so_far = Outcome(SO_FAR, self.objective_s, self.speedup_vs_default, self.speedup_vs_numpy)
+        if self.comparison is not None:
+            return Outcome.final(self.comparison)
         library_s = self.library_objective_s
         if not library_s:
-            return so_far
+            return Outcome.so_far(SO_FAR, self.objective_s, self.speedup_vs_default, self.speedup_vs_numpy)
         by_numpy_s = self.speedup_vs_numpy * self.objective_s if self.speedup_vs_numpy and self.objective_s else None
         over_default = self.default_objective_s / library_s if self.default_objective_s else None
-        return Outcome(LIBRARY, library_s, over_default, by_numpy_s / library_s if by_numpy_s else None)
+        return Outcome.so_far(LIBRARY, library_s, over_default, by_numpy_s / library_s if by_numpy_s else None)
 
     @property
     def budget_share(self) -> float | None:
@@ -168,12 +186,24 @@ class SearchSummary:
             ends.append(self.elapsed_s / self.trials * (self.trials_budget - self.trials))
         return max(0.0, min(ends)) if ends else None
 
+    def settled(self, comparison: FinalComparison | None) -> SearchSummary:
+        """With the final comparison, where there is one: its ratios are the only ones from then on."""
+        if comparison is None:
+            return self
+        final = Outcome.final(comparison)
+        return replace(
+            self, comparison=comparison, library_objective_s=comparison.objective_s,
+            speedup_vs_default=final.speedup_vs_default, speedup_vs_numpy=final.speedup_vs_numpy,
+        )  # fmt: skip
+
     def to_json(self) -> dict[str, Any]:
         """What is known of the library is left out before there is one, and so is what was reused where nothing was.
         ``outcome`` and ``activity`` follow from the rest."""
         values = {each.name: getattr(self, each.name) for each in fields(self)} | {"phase": str(self.phase)}
         if self.reused is not None:
             values["reused"] = asdict(self.reused)
+        if self.comparison is not None:
+            values["comparison"] = self.comparison.to_json()
         known = {name: value for name, value in values.items() if value is not None or name not in OPTIONAL_FIELDS}
         return known | {"outcome": self.outcome.to_json(), "activity": self.activity}
 
@@ -184,11 +214,14 @@ class SearchSummary:
         if "reused" in known:
             names = {each.name for each in fields(Reused)}
             known["reused"] = Reused(**{name: count for name, count in known["reused"].items() if name in names})
+        if "comparison" in known:
+            known["comparison"] = FinalComparison.from_json(known["comparison"])
         return SearchSummary(**known)
 
 
 OPTIONAL_FIELDS = (
     "kernels", "digest", "library_objective_s", "reused", "ended_by", "interval_coverage", "step", "steps",
+    "comparison", "reason",
 )  # fmt: skip
 
 

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
+from math import inf
 
 from tuner.library.dispatcher import Dispatcher
 from tuner.measure import BASELINES_S, DeviceFailed
 from tuner.measure.machine import failure_kind
 from tuner.program.language.workload import WorkloadInstance
-from tuner.records import NO_BASELINES, NUMPY, Baselines, ErrorKind, MeasureResult, Phase
+from tuner.records import NO_BASELINES, NUMPY, Baseline, Baselines, ErrorKind, MeasureResult, Phase, Roof
 from tuner.schedule.space import MicroKernel
 from tuner.search import progress
 from tuner.search.context import SearchContext
-from tuner.search.observations import Measured, at_reference_speed, reference_anchor_s
+from tuner.search.observations import Measured, at_reference_speed, compared_at, reference_anchor_s
 from tuner.search.pipeline import Pipeline, PlanNext
 from tuner.search.policy import Suggestion
 from tuner.search.stream import InFlight
-from tuner.search.summary import EndedBy, Reused, SearchSummary, Stage
+from tuner.search.summary import EndedBy, Reused, SearchSummary, Stage, out_of_seconds
+from tuner.search.verdict import FinalComparison
 from tuner.storage import NewEvent
 
 STAGES = {
@@ -49,10 +52,17 @@ class Trials:
         self.round = 0
         self.reused: Reused | None = None
         self.ended_by: EndedBy | None = None
+        self.reason: str | None = None
+        """Why trials or seconds are left."""
+        self.spent_s: dict[str, float] = {}
+        """Seconds by stage."""
+        self._stage: tuple[Stage, float] = (Stage.PLAN, context.budget.elapsed_s)
         self._context, self._budget = context, context.budget
         self._finish_by_s: float | None = None
         self._attempts: dict[tuple[MicroKernel, tuple[tuple[str, int], ...]], int] = {}
         self._default_pairs: set[tuple[MicroKernel, WorkloadInstance]] = set()
+        self.anchors_s: list[float] = []
+        """Of every reading, in order: how fast the device was throughout."""
         self._baselines, self._has_baselines = baselines, baselines != NO_BASELINES
         self._anchor_s: float | None = None
         self._run_s = 0.0
@@ -114,6 +124,7 @@ class Trials:
         if self._anchor_s is None and (anchor_s := reference_anchor_s(results)):
             self._anchor_s = anchor_s
             self._context.model.at_speed(anchor_s)
+        self.anchors_s += [result.anchor_s for result in results if result.anchor_s]
         normalized = at_reference_speed(results, self._anchor_s)
         self.measured.add(normalized)
         # The policy reads the model, so the model learns first.
@@ -132,6 +143,41 @@ class Trials:
     def _next_attempt(self, result: MeasureResult) -> int:
         return self._attempts.get((result.kernel, result.instance.values), 0)
 
+    def compared(self, comparison: FinalComparison) -> None:
+        """Take in what NumPy took beside the library, in place of what it took before. A roof below the fastest kernel
+        is measured again: it was disturbed. Raises DeviceLost."""
+        task, known = self._context.task, self._baselines
+        points = tuple(
+            Baseline(NUMPY, instance, times[NUMPY], comparison.anchor_s)
+            for instance in task.instances if NUMPY in (times := comparison.times_s[str(instance)])
+        )  # fmt: skip
+        self._baselines = replace(known, points=points or known.points, blas=comparison.blas or known.blas)
+        roof = compared_at(self._baselines, self._anchor_s).roof
+        if roof is not None and roof.flops_per_s < self.fastest_flops_per_s():
+            with suppress(DeviceFailed):
+                self._baselines = replace(self._baselines, roof=self._again(roof))
+        if self._baselines != known:
+            self._context.tools.recorder.record_baselines(self._baselines)
+
+    def _again(self, roof: Roof) -> Roof:
+        """The better of a roof at the reference speed and another reading of it. Raises DeviceFailed, DeviceLost."""
+        again = compared_at(self._context.tools.runner.baselines(self._context.task, ()), self._anchor_s).roof
+        if again is None:
+            return roof
+        flops_per_s, bytes_per_s = max(roof.flops_per_s, again.flops_per_s), max(roof.bytes_per_s, again.bytes_per_s)
+        return Roof(flops_per_s, bytes_per_s, self._anchor_s)
+
+    def fastest_flops_per_s(self) -> float:
+        """The greatest speed that a kernel has shown, at the reference speed of the device."""
+        workload = self._context.task.workload
+        return max(
+            (
+                workload.flops(workload.dims(instance.shape)) / best_s
+                for instance in self._context.task.instances if (best_s := self.measured.best_s(instance))
+            ),
+            default=0.0,
+        )  # fmt: skip
+
     # -- what is known and what is left ---------------------------------------------------------------------------
     def defaults(self) -> dict[str, float]:
         """The default's latency by instance: the fastest of the kernels that the theory phase measured there."""
@@ -141,6 +187,14 @@ class Trials:
             if latency is not None and kernel not in self.measured.failed:
                 latencies[str(instance)] = min(latency, latencies.get(str(instance), latency))
         return latencies
+
+    def default_at(self, instance: WorkloadInstance) -> MicroKernel | None:
+        """The kernel that the default runs at an instance: the fastest of those that the theory phase measured."""
+        kernels = [
+            kernel for kernel, at in self._default_pairs if at == instance and kernel not in self.measured.failed
+        ]
+        times = {kernel: self.measured.latency_s(kernel, instance.values) or inf for kernel in kernels}
+        return min(times, key=lambda kernel: (times[kernel], kernel.id), default=None)
 
     def left(self, reserve: int = 0) -> int:
         """Trials of the budget that are left, without ``reserve``."""
@@ -186,6 +240,11 @@ class Trials:
             return self._finish_by_s - self._budget.elapsed_s
         return self._budget.seconds_left()
 
+    @property
+    def is_finishing(self) -> bool:
+        """Whether the search is cancelled, and only its library is wanted."""
+        return self._finish_by_s is not None
+
     def finish_within(self, seconds: float) -> None:
         """End the search, which is cancelled: from here on what takes longer than ``seconds`` is given up."""
         self.ended_by, self._finish_by_s = EndedBy.CANCELLED, self._budget.elapsed_s + seconds
@@ -225,11 +284,12 @@ class Trials:
         result = progress.summarize(now, self.measured, tracker.budget, tracker.elapsed_s, self.round, stage)
         step, steps = self._steps or (None, None)
         return replace(
-            result, reused=self.reused, ended_by=self.ended_by, interval_coverage=self._context.model.interval_coverage,
-            step=step, steps=steps,
+            result, reused=self.reused, ended_by=self.ended_by, reason=self.reason, step=step, steps=steps,
+            interval_coverage=self._context.model.interval_coverage,
         )  # fmt: skip
 
     def record(self, results: Sequence[MeasureResult], stage: Stage) -> None:
+        self._enter(stage)
         summary = self.summary(stage)
         trials = {"count": len(results), "failed": sum(not result.ok for result in results)}
         progress = NewEvent("progress", summary.to_json())
@@ -238,8 +298,25 @@ class Trials:
     def report_progress(self, stage: Stage, step: int = 0, steps: int | None = None) -> None:
         """``step`` of ``steps`` parts of the stage are done."""
         self._steps = None if steps is None else (step, steps)
+        self._enter(stage)
         summary = self.summary(stage)
         self._report(summary, NewEvent("progress", summary.to_json()))
+
+    def _enter(self, stage: Stage) -> None:
+        """The seconds since the last report are those of the stage before, but for trials: they are told afterwards."""
+        (before, since_s), now_s = self._stage, self._budget.elapsed_s
+        taken = before if stage not in STAGES.values() else stage
+        self.spent_s[taken] = self.spent_s.get(taken, 0.0) + now_s - since_s
+        self._stage = stage, now_s
+
+    def explain_end(self, reserve_s: float, *, is_last: bool = False) -> None:
+        """Note why trials or seconds of the budget are left. ``is_last``: nothing more is measured."""
+        budget, left = self._budget.budget, self.left()
+        if self.ended_by is EndedBy.SECONDS and budget.seconds is not None and not is_last:
+            self._enter(self._stage[0])
+            self.reason = out_of_seconds(self.spent_s, budget.seconds, self._budget.after_s, reserve_s)
+        elif self.ended_by is EndedBy.TRIALS and budget.trials is not None and left > 0 and is_last:
+            self.reason = f"{left} kept for timing finalists again, which took fewer"
 
     def report_reused(self) -> None:
         """Say what the search starts from, if it starts from anything."""

@@ -1,5 +1,6 @@
 """What the tuning database takes and gives: plain values, without SQL. ``tuner.storage.sql`` is the database."""
 
+from tuner.device_speed import DeviceSpeed, SpeedState
 from tuner.storage.access import ApiKey, AuditEntry, NewKey, Quota, Scope, is_unguessable
 from tuner.storage.device_tokens import DeviceToken, Joined, JoinKey, RefusedDevice, TokenState
 from tuner.storage.devices import (
@@ -8,11 +9,9 @@ from tuner.storage.devices import (
     Activity,
     Device,
     DeviceReading,
-    DeviceSpeed,
     DeviceState,
     DeviceUse,
     Slot,
-    SpeedState,
 )
 from tuner.storage.errors import (
     Conflict,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
 
+from tuner.device_speed import DeviceSpeed
 from tuner.program.language.workload import JsonObject
 from tuner.program.target import Target
 from tuner.program.target.calibration import Calibration
@@ -26,44 +27,6 @@ class DeviceState(StrEnum):
     READY = "ready"
     QUARANTINED = "quarantined"
     PROBATION = "probation"
-
-
-class SpeedState(StrEnum):
-    """THROTTLED: slower than the device usually is. NOISY: its readings vary much."""
-
-    STEADY = "steady"
-    THROTTLED = "throttled"
-    NOISY = "noisy"
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceSpeed:
-    """What the fixed piece of work that is timed beside every trial takes a device, in seconds: ``recent_s`` lately,
-    ``usual_s`` at its usual speed. ``spread``: the width of the middle half of recent readings, by their median."""
-
-    state: SpeedState
-    recent_s: float
-    usual_s: float
-    spread: float
-
-    @property
-    def slowdown(self) -> float:
-        """How many times as long as usual it takes."""
-        return self.recent_s / self.usual_s
-
-    def __str__(self) -> str:
-        if self.state is SpeedState.THROTTLED:
-            return f"throttled: reference work takes {self.slowdown:.2f} times as long as usual"
-        if self.state is SpeedState.NOISY:
-            return f"noisy: half of its readings of reference work vary by {100 * self.spread:.0f} %"
-        return "steady"
-
-    def to_json(self) -> JsonObject:
-        return asdict(self)
-
-    @staticmethod
-    def from_json(data: JsonObject) -> DeviceSpeed:
-        return DeviceSpeed(SpeedState(data["state"]), data["recent_s"], data["usual_s"], data["spread"])
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,54 +3,22 @@
 from __future__ import annotations
 
 import logging
-import statistics
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from tuner.device_speed import USUAL, DeviceSpeed, SpeedState, assess
 from tuner.records import MeasureResult
-from tuner.storage import Device, DeviceSpeed, SpeedState
+from tuner.storage import Device
 from tuner.storage.sql import DeviceStorage
 
 log = logging.getLogger(__name__)
 
-RECENT, USUAL = 24, 480
-"""Readings that say how fast a device is now, and how fast it usually is."""
-THROTTLED = 1.25
-"""The slowdown from which a device counts as throttled. Clocks that boost vary by less."""
-NOISY = 0.2
-"""A device is noisy whose middle half of recent readings is as wide as this part of their median."""
-HYSTERESIS = 0.6
-"""The part of either by which a device must be below, to be steady again."""
 STORE_EVERY_S = 60.0
 ASK_AGAIN_S = 60.0
 """How long a device that is throttled or noisy is left alone while there are others."""
-
-
-def assess(
-    anchors_s: Sequence[float], known_usual_s: float | None = None, was: SpeedState = SpeedState.STEADY
-) -> DeviceSpeed | None:
-    """The speed by readings, the oldest first; None if they are too few.
-
-    What is usual is the lower quartile: a device is slower than it can be more often than faster. ``known_usual_s`` is
-    what earlier readings said, of which these know nothing. One that was not steady must clearly be, to be so again.
-    """
-    if len(anchors_s) < RECENT:
-        return None
-    low, recent_s, high = statistics.quantiles(anchors_s[-RECENT:], n=4)
-    usual_s = statistics.quantiles(anchors_s, n=4)[0]
-    if known_usual_s is not None and len(anchors_s) < USUAL:
-        usual_s = min(usual_s, known_usual_s)
-    spread = (high - low) / recent_s
-    margin = 1.0 if was is SpeedState.STEADY else HYSTERESIS
-    state = SpeedState.STEADY
-    if recent_s - usual_s >= margin * (THROTTLED - 1) * usual_s:
-        state = SpeedState.THROTTLED
-    elif spread >= margin * NOISY:
-        state = SpeedState.NOISY
-    return DeviceSpeed(state, recent_s, usual_s, spread)
 
 
 @dataclass

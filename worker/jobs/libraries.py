@@ -9,17 +9,15 @@ from dataclasses import dataclass, field, replace
 from tuner.errors import ShapewrightError
 from tuner.measure import BuilderLost, DeviceLost, Interrupted, Runner
 from tuner.program.job.jobspec import Budget
-from tuner.search.comparison import COMPARE_S, Contender, compare
+from tuner.search.budget import COMPARE_S, COMPARE_SHARE
+from tuner.search.comparison import Contender, compare
 from tuner.search.summary import SearchSummary, Stage
 from tuner.search.tuning import Cancelled, Tuned
+from tuner.search.verdict import told
 from tuner.storage import Comparison, LeaseLost, NewEvent, StorageUnavailable
 from worker.jobs.leased_job import LeasedJob, Served
 from worker.jobs.recorder import LeaseRecorder
 from worker.jobs.task_search import TaskSearch
-
-COMPARE_SHARE = 0.1
-"""The largest share of a task's seconds that is kept for comparing the library with the one that is served."""
-
 
 LATE_SHARE = 0.025
 """The part of them that it may take, and at most twice as long, where the seconds are over."""
@@ -122,7 +120,7 @@ class Libraries:
             # The device may be busy for other lanes.
             runner.ready(task, interrupted)
             new = Contender.of(tuned.manifest, tuned.dispatch, tuned.files)
-            result = compare(task, runner, new, served, limit_s=limit_s, interrupted=interrupted, clock=self.clock)
+            result = compare(task, runner, new, served, limit_s=limit_s, interrupted=interrupted)
         except Interrupted:
             result = None
         except DeviceLost as error:
@@ -132,7 +130,7 @@ class Libraries:
         if result is None:
             self.job.note(f"not compared with {against}: the device could not tell, or not in {limit_s:.3g} s")
         else:
-            self.job.note(f"{result.ratio:.3f} times as fast as {against}, within {100 * result.noise:.1f} %")
+            self.job.note(str(told(against, result.ratio, result.noise)))
         return result
 
 

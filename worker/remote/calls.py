@@ -58,6 +58,9 @@ class Calls:
                 return self._tools.runner.verify(args[0] or self._task, self._whole(args[1]), args[2], interrupted)
             case "baselines":
                 return self._tools.runner.baselines(args[0] or self._task, args[1])
+            case "turns":
+                whole = replace(args[1], builds=tuple(map(self._whole, args[1].builds)))
+                return self._tools.runner.turns(args[0] or self._task, whole, interrupted)
             case "record":
                 self._tools.recorder.record(*args)
             case "record_baselines":

@@ -15,7 +15,7 @@ from typing import Any, cast
 
 from tuner.library.dispatcher import Dispatcher
 from tuner.library.package import LibraryFiles
-from tuner.measure import BuilderLost, BuildResult, RunRequest, never
+from tuner.measure import BuilderLost, BuildResult, RunRequest, Turns, TurnsRequest, never
 from tuner.program.job.task import SearchTask
 from tuner.program.language.workload import WorkloadInstance
 from tuner.records import Baselines, MeasureResult
@@ -208,6 +208,10 @@ class _Runner:
 
     def baselines(self, task: SearchTask, instances: Sequence[WorkloadInstance]) -> Baselines:
         return cast("Baselines", self._hosted.call("baselines", self._hosted.named(task), list(instances)))
+
+    def turns(self, task: SearchTask, request: TurnsRequest, interrupted: Callable[[], bool] = never) -> Turns:
+        answer = self._hosted.call("turns", self._hosted.named(task), request, interrupted=interrupted)
+        return cast("Turns", answer)
 
     def close(self) -> None:
         """The worker's runner serves other searches, too."""

@@ -80,15 +80,14 @@ function showProgress(data) {
   show("round", number(data.round));
   // Events of earlier versions do not say it in words.
   show("phase", data.activity ?? data.phase);
-  // Events of earlier versions have no outcome.
-  const { label = "best so far in the search", speedup_vs_default, speedup_vs_numpy } = data.outcome ?? data;
-  const known = [
-    [speedup_vs_default, "the default (analytic model only)"],
-    [speedup_vs_numpy, "NumPy's BLAS at the tuned shapes"],
-  ].filter(([value]) => value);
-  const shown = known.map(([value, what], index) =>
-    figure(`${value.toFixed(2)}×`, index === known.length - 1 ? `${what} (${label})` : what));
+  // Events of earlier versions have no ratios.
+  const { label, ratios = [], cautions = [] } = data.outcome ?? {};
+  const shown = ratios.map(({ figure: value, rival }, index) =>
+    figure(value.replace("x", "×"), index === ratios.length - 1 ? `${rival} (${label})` : rival));
   if (shown.length) document.getElementById("headline").replaceChildren(...shown);
+  const warned = document.getElementById("cautions");
+  warned.hidden = !cautions.length;
+  warned.textContent = cautions.join("; ");
   showTime();
 }
 

@@ -13,6 +13,7 @@ from tuner.schedule.space import MicroKernel
 from tuner.search.observations import Measured
 from tuner.search.progress import objectives, summarize
 from tuner.search.summary import Stage
+from tuner.search.verdict import Ratio
 
 T = ShapeVar("T", range(1, 129))
 ONE, TWO = WorkloadInstance.of({"T": 1}, 1.0), WorkloadInstance.of({"T": 128}, 3.0)
@@ -71,5 +72,7 @@ def test_a_summary_holds_the_figures_of_an_event() -> None:
             "objective_s": 4.0,
             "speedup_vs_default": 1.0,
             "speedup_vs_numpy": None,
+            "ratios": [Ratio("default", 1.0).to_json()],
+            "cautions": [],
         },
     }

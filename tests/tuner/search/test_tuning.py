@@ -478,7 +478,7 @@ def test_events_and_summaries_only_ever_grow() -> None:
     assert sum(data["failed"] for data in trials) == sum(not result.ok for result in bench.results)
     phases = [summary.phase for summary in summaries]
     order = [phase for phase, _ in itertools.groupby(phases)]
-    assert order == ["plan", "theory", "search", "select", "build", "verify", "done"]
+    assert order == ["plan", "theory", "search", "select", "build", "verify", "compare", "done"]
     speedups = [summary.speedup_vs_default for summary in summaries if summary.phase == "search"]
     assert all(speedup is not None and speedup >= 1 for speedup in speedups)
     assert _never_falls(speedups, lambda one, other: one <= other + 1e-9)

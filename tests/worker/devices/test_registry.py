@@ -13,6 +13,7 @@ from tvm import rpc
 
 from tests.contract.samples import results
 from tests.measuring import TASK, request, wait_for
+from tuner.device_speed import RECENT
 from tuner.measure import DeviceLost
 from tuner.measure.network.connecting import Connected, Tracker
 from tuner.measure.rpc_names import device_key
@@ -22,7 +23,6 @@ from tuner.storage import QUARANTINE_AFTER, SpeedState
 from tuner.storage.sql import Storage, open_storage
 from worker.device_server import start_device
 from worker.devices.registry import DeviceList
-from worker.devices.speeds import RECENT
 from worker.tracker import start_tracker
 
 OWN_KEY = device_key("local", "here")

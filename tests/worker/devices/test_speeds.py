@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 from tests.contract.samples import results
 from tests.fakes import FakeClock
+from tuner.device_speed import RECENT, USUAL, assess
 from tuner.program.target import native
 from tuner.records import MeasureResult
 from tuner.storage import Device, DeviceSpeed, DeviceState, SpeedState, StorageUnavailable
-from worker.devices.speeds import ASK_AGAIN_S, RECENT, STORE_EVERY_S, USUAL, DeviceSpeeds, assess
+from worker.devices.speeds import ASK_AGAIN_S, STORE_EVERY_S, DeviceSpeeds
 
 FAST, SLOW = 1e-5, 1.4e-5
 

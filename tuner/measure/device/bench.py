@@ -9,24 +9,29 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import tvm
 import tvm_ffi
 
+from tuner.blas import numpys_blas
 from tuner.library.package import ENTRY
+from tuner.measure._base import Turns
 from tuner.measure.device.signer import Signer
 from tuner.measure.machine import failure_kind, told
 from tuner.measure.roof import measure_roof
 from tuner.measure.roof.levels import measure_levels
-from tuner.measure.rpc_names import BASELINES, DESCRIBE, JOIN, LEVELS, OPEN, PREPARE, TRIAL, VERIFY
+from tuner.measure.rpc_names import BASELINES, DESCRIBE, JOIN, LEVELS, OPEN, PREPARE, TAKE_TURNS, TRIAL, VERIFY
 from tuner.measure.sandbox.confinement import Appetite
 from tuner.measure.sandbox.limits import time_limit
 from tuner.measure.tensors import tensor_of
-from tuner.measure.timing.baselines import MIN_CALLS, measure_baselines
-from tuner.measure.timing.protocol import Anchor, Timed, Timer
+from tuner.measure.timing.baselines import MIN_CALLS, measure_baselines, numpy_call
+from tuner.measure.timing.protocol import Anchor, Timed, Timer, sampling
+from tuner.measure.timing.turns import Contender, TurnTaking
 from tuner.measure.verification.guarded import Array, Guarded
 from tuner.measure.verification.inputs import Domain, Made, domain_of, random_array
 from tuner.measure.verification.verify import Case, cases
@@ -97,12 +102,60 @@ class Bench:
         def roof(timer: Timer) -> Roof:
             return measure_roof(module, native(), self._task.threads, timer)
 
-        return measure_baselines(self._task, instances, self._array, self._anchor.seconds, roof)
+        found = measure_baselines(self._task, instances, self._array, self._anchor.seconds, roof)
+        return replace(found, blas=numpys_blas(native().hardware.features))
 
     def levels(self, binary: bytes) -> Levels:
         """The device's peak and what it reads from each level, measured with ``binary``."""
         timer = Timer(self._anchor.seconds, least=MIN_CALLS - 1, again=0)
         return measure_levels(self._load(binary), native(), self._task.threads, timer)
+
+    def turns(self, data: JsonObject, binaries: Sequence[bytes]) -> Turns:
+        """Time builds, and NumPy, in turns: see TurnsRequest."""
+        kernels = [MicroKernel.from_json(kernel) for kernel in data["kernels"]]
+        modules = [self._load(binary) for binary in binaries]
+        contenders: list[list[Contender | None]] = []
+        for at, instance in enumerate(_instances(data)):
+            dims = self._task.workload.dims(instance.shape)
+            own: list[Contender | None] = []
+            for places in data["runs"]:
+                place = places[at]
+                own.append(None if place is None else self._contender(modules[place], kernels[place], dims))
+            if data["with_numpy"]:
+                own.append(self._numpy_contender(dims))
+            contenders.append(own)
+        result = TurnTaking(contenders, self._anchor.seconds, data["seconds"]).run()
+        return replace(result, blas=numpys_blas(native().hardware.features))
+
+    def _contender(self, module: Any, kernel: MicroKernel, dims: Mapping[str, int]) -> Contender:
+        layouts = layouts_of(self._task, kernel)
+        names = [tensor.name for tensor in self._task.workload.operands]
+        operands = [tensor_of(self._array(name, dims, layouts.get(name))) for name in names]
+        call = module[ENTRY]
+
+        def sample(number: int) -> float:
+            if number == 1:
+                before = time.perf_counter()
+                call(*operands)
+                return time.perf_counter() - before
+            timer = module.time_evaluator(ENTRY, tvm.cpu(), number=number, repeat=1)
+            return float(timer(*operands).results[0])
+
+        return sample
+
+    def _numpy_contender(self, dims: Mapping[str, int]) -> Contender | None:
+        call = numpy_call(self._task.workload, dims, self._array) if self._task.threads == 1 else None
+        if call is None:
+            return None
+        product, take = call, sampling(call)
+
+        def warm_up() -> None:
+            product()
+
+        def sample(number: int) -> float:
+            return take(number, 1, _nothing if number == 1 else warm_up)[0]
+
+        return sample
 
     def end_if_greedy(self) -> None:
         """End this process if candidates hold what the next one needs: the last one is blamed, as for a crash."""
@@ -200,12 +253,17 @@ def register(describe: Callable[[], JsonObject], signer: Signer) -> None:
         """Measure the device's peak and what it reads from each level of memory, with ``binary``."""
         return limited(request, lambda bench, _: bench.levels(bytes(binary)).to_json())
 
+    def turns(request: str, *binaries: bytes) -> str:
+        """Time the builds of ``binaries`` in turns at the request's instances."""
+        return limited(request, lambda bench, data: bench.turns(data, [bytes(each) for each in binaries]).to_json())
+
     tvm_ffi.register_global_func(OPEN, start, override=True)
     tvm_ffi.register_global_func(PREPARE, prepare, override=True)
     tvm_ffi.register_global_func(TRIAL, trial, override=True)
     tvm_ffi.register_global_func(VERIFY, verify, override=True)
     tvm_ffi.register_global_func(BASELINES, baselines, override=True)
     tvm_ffi.register_global_func(LEVELS, levels, override=True)
+    tvm_ffi.register_global_func(TAKE_TURNS, turns, override=True)
     tvm_ffi.register_global_func(JOIN, lambda nonce: json.dumps(signer.answer(nonce)), override=True)
     tvm_ffi.register_global_func(DESCRIBE, lambda: json.dumps(describe()), override=True)
 
@@ -216,6 +274,10 @@ def _kernel(data: JsonObject) -> MicroKernel:
 
 def _instances(data: JsonObject) -> list[WorkloadInstance]:
     return [WorkloadInstance.from_json(instance) for instance in data["instances"]]
+
+
+def _nothing() -> None:
+    """Before a sample of a single call, which needs no warm-up."""
 
 
 def _raised(error: Exception) -> JsonObject:

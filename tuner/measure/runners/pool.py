@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from tuner.measure._base import BuildResult, DeviceLost, Interrupted, Runner, RunRequest, never
+from tuner.measure._base import BuildResult, DeviceLost, Interrupted, Runner, RunRequest, Turns, TurnsRequest, never
 from tuner.measure.runners.work_queue import MAX_DEVICES, Call, Health
 from tuner.measure.runners.workers import DISCOVERY_S, DeviceWorkers, Members, Name, Report, no_report
 from tuner.program.job.task import SearchTask
@@ -103,6 +103,17 @@ class RunnerPool:
         (answer,) = call.answers
         if answer is None:
             raise call.lost or DeviceLost("no device has measured the baselines")
+        return answer
+
+    def turns(self, task: SearchTask, request: TurnsRequest, interrupted: Callable[[], bool] = never) -> Turns:
+        def taken(runner: Runner, asked: TurnsRequest) -> Turns:
+            return runner.turns(task, asked, interrupted)
+
+        call = Call(task, [request], taken, _unknown_health, None, interrupted)
+        self._workers.perform(call)
+        (answer,) = call.answers
+        if answer is None:
+            raise call.lost or Interrupted("the turns are no longer wanted")
         return answer
 
     def close(self) -> None:

@@ -14,12 +14,14 @@ from tuner.measure._base import (
     DeviceLost,
     Interrupted,
     RunRequest,
+    Turns,
+    TurnsRequest,
     never,
     share_ends,
 )
 from tuner.measure.machine import MACHINE
 from tuner.measure.roof.kernels import levels_binary, roof_binary
-from tuner.measure.rpc_names import BASELINES, LEVELS, PREPARE, TRIAL, VERIFY
+from tuner.measure.rpc_names import BASELINES, LEVELS, PREPARE, TAKE_TURNS, TRIAL, VERIFY
 from tuner.measure.runners.session import GRACE_S, OPEN_TIMEOUT_S, Connect, Session, SessionDied
 from tuner.program.job.task import SearchTask
 from tuner.program.language.workload import JsonObject, WorkloadInstance
@@ -115,6 +117,25 @@ class RpcRunner:
                 f"device {session.device} failed over the baselines, or took longer than {limit_s:g} s: {death}"
             ) from death
 
+    def turns(self, task: SearchTask, request: TurnsRequest, interrupted: Callable[[], bool] = never) -> Turns:
+        # Beyond what it is meant to take: once over the first calls, where each is a sample.
+        limit_s = 3 * request.limit_s + self._limit_s(task, request.instances)
+        data = {
+            "instances": [instance.to_json() for instance in request.instances],
+            "kernels": [build.kernel.to_json() for build in request.builds],
+            "runs": request.runs, "with_numpy": request.with_numpy, "seconds": request.limit_s, "limit_s": limit_s,
+        }  # fmt: skip
+        binaries = [build.binary or b"" for build in request.builds]
+        with self._turn(task, interrupted) as session:
+            try:
+                answer = self._ask(session, TAKE_TURNS, data, binaries, interrupted)
+            except AttributeError as error:
+                session.close()
+                raise DeviceFailed(f"device {session.device} is of a release that takes no turns") from error
+            except SessionDied as death:
+                raise DeviceFailed(f"device {session.device} failed while libraries took turns: {death}") from death
+        return Turns.from_json(answer, session.device)
+
     def levels(self, task: SearchTask, interrupted: Callable[[], bool] = never) -> Levels:
         """What the device reads from each level of memory, and its peak, on the task's threads.
 
@@ -125,7 +146,7 @@ class RpcRunner:
         binary = levels_binary(self._open(task, interrupted).target, task.threads)
         with self._turn(task, interrupted) as session:
             try:
-                return Levels.from_json(self._ask(session, LEVELS, data, binary, interrupted))
+                return Levels.from_json(self._ask(session, LEVELS, data, [binary], interrupted))
             except AttributeError as error:
                 session.close()
                 raise DeviceFailed(f"device {session.device} is of a release that does not read caches") from error
@@ -165,11 +186,12 @@ class RpcRunner:
             self.close()
 
     def _ask(
-        self, session: Session, function: str, data: JsonObject, binary: bytes, interrupted: Callable[[], bool]
-    ) -> Any:
+        self, session: Session, function: str, data: JsonObject, binaries: Sequence[bytes],
+        interrupted: Callable[[], bool],
+    ) -> Any:  # fmt: skip
         """What the session answers; it is gone after anything that ``Session.ask`` raises."""
         try:
-            return session.ask(function, data, binary, interrupted=interrupted)
+            return session.ask(function, data, *binaries, interrupted=interrupted)
         except BaseException as error:
             self._session = None
             if isinstance(error, Interrupted):
@@ -182,7 +204,7 @@ class RpcRunner:
         if self._prepared is session:
             return
         try:
-            self._ask(session, PREPARE, {"limit_s": OPEN_TIMEOUT_S}, b"", interrupted)
+            self._ask(session, PREPARE, {"limit_s": OPEN_TIMEOUT_S}, [b""], interrupted)
         except AttributeError:
             # Of an earlier release, which did it when the session was opened.
             self._session = session
@@ -202,7 +224,7 @@ class RpcRunner:
                 with self._turn(task, interrupted) as session:
                     self._prepare(session, interrupted)
                     started = time.monotonic()
-                    answers = self._ask(session, TRIAL, data, binary, interrupted)
+                    answers = self._ask(session, TRIAL, data, [binary], interrupted)
             except SessionDied as death:
                 died_on.append(session.server)
                 spent_s = time.monotonic() - started
@@ -240,7 +262,7 @@ class RpcRunner:
         data = {"kernel": build.kernel.to_json(), "dims": dict(dims), "limit_s": VERIFY_TIMEOUT_S}
         try:
             with self._turn(task, interrupted) as session:
-                problem: str | None = self._ask(session, VERIFY, data, build.binary, interrupted)
+                problem: str | None = self._ask(session, VERIFY, data, [build.binary], interrupted)
         except SessionDied as death:
             place = ", ".join(f"{name}={value}" for name, value in dims.items())
             problem = f"the device's process died, or took longer than {VERIFY_TIMEOUT_S:g} s, at {place}: {death}"

@@ -16,8 +16,9 @@ from dataclasses import dataclass, replace
 
 from tuner.library.dispatcher import Dispatcher
 from tuner.library.package import LibraryFiles, package
-from tuner.measure._base import BuildResult, DeviceLost, Interrupted, RunRequest, never, share_ends
+from tuner.measure._base import BuildResult, DeviceLost, Interrupted, RunRequest, Turns, TurnsRequest, never, share_ends
 from tuner.measure.runners.pool import Observe, RunnerPool, not_observed
+from tuner.measure.timing.turns import TURNS
 from tuner.program.job.task import SearchTask
 from tuner.program.language.workload import WorkloadInstance
 from tuner.records import NUMPY, Baseline, Baselines, ErrorKind, MeasureResult, Roof
@@ -188,9 +189,23 @@ class SimulatedRunner:
 
     def baselines(self, task: SearchTask, instances: Sequence[WorkloadInstance]) -> Baselines:
         self._open(never)
-        by_numpy = [SLOWER_NUMPY * theory(task, default_kernel(task), at.shape) for at in instances]
-        points = [Baseline(NUMPY, at, each, ANCHOR_S) for at, each in zip(instances, by_numpy, strict=True)]
+        points = [Baseline(NUMPY, at, _numpy_s(task, at), ANCHOR_S) for at in instances]
         return Baselines(tuple(points), Roof(1e11, 1e10, ANCHOR_S))
+
+    def turns(self, task: SearchTask, request: TurnsRequest, interrupted: Callable[[], bool] = never) -> Turns:
+        device, fleet = self._open(interrupted), self._fleet
+        rng = _random(fleet.seed, device, "turns", time.monotonic_ns())
+
+        def times(at: int, instance: WorkloadInstance) -> list[float | None]:
+            places = [run[at] for run in request.runs]
+            kernels = [None if place is None else request.builds[place].kernel for place in places]
+            expected = [None if each is None else fleet.latency_s(task, each, instance.shape) for each in kernels]
+            expected += [_numpy_s(task, instance)] if request.with_numpy else []
+            return [None if each is None else each * (1 + NOISE * abs(rng.gauss())) for each in expected]
+
+        turns = [tuple(tuple(times(at, each)) for at, each in enumerate(request.instances)) for _ in range(TURNS)]
+        anchors_s = tuple((ANCHOR_S,) * len(request.instances) for _ in range(TURNS))
+        return Turns(tuple(turns), anchors_s, device=f"{fleet.name}-{device}")
 
     def close(self) -> None:
         if self._device is not None:
@@ -254,6 +269,10 @@ class SimulatedBuilder:
 
     def close(self) -> None:
         """Nothing to end."""
+
+
+def _numpy_s(task: SearchTask, at: WorkloadInstance) -> float:
+    return SLOWER_NUMPY * theory(task, default_kernel(task), at.shape)
 
 
 def _random(*seed: object) -> random.Random:

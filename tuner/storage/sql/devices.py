@@ -9,6 +9,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Select, and_, case, or_, select, update
 
+from tuner.device_speed import DeviceSpeed, SpeedState
 from tuner.program.language.workload import JsonObject
 from tuner.program.target import Target
 from tuner.program.target.calibration import Calibration
@@ -19,9 +20,7 @@ from tuner.storage.devices import (
     MAX_CALIBRATIONS,
     QUARANTINE_AFTER,
     Device,
-    DeviceSpeed,
     DeviceState,
-    SpeedState,
 )
 from tuner.storage.errors import CorruptData, NotFound, reading
 from tuner.storage.sql._rows import AnyRow, Part, insert_new, readable

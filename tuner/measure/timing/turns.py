@@ -1,0 +1,100 @@
+"""Several contenders timed in turns: what disturbs one of them disturbs its neighbours, and ratios cancel it.
+
+A *block* is one sample of each contender at one instance, right after one another, with the anchor (see
+tuner.measure.timing.protocol) before and after. A *turn* is a block at each instance, in an order that rotates. A block
+whose anchors are slower than those of its like is taken again.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from tuner.measure._base import Turns
+from tuner.measure.timing.protocol import AGAIN, DISTURBED, RECENT
+
+TURNS, LEAST_TURNS = 15, 4
+"""As many turns as time allows, and the fewest that say anything of noise."""
+SAMPLE_S = 0.002
+"""The time of a sample, about; of a call that takes longer one call is a sample."""
+
+Contender = Callable[[int], float]
+"""Makes a number of calls in a row, after one to warm up unless the number is 1, and returns the mean seconds."""
+
+
+class TurnTaking:
+    """Takes turns between the contenders of each instance (None: it does not run there), for ``limit_s``.
+
+    Where time is short for LEAST_TURNS, they take up to twice as long.
+    """
+
+    def __init__(
+        self,
+        contenders: Sequence[Sequence[Contender | None]],
+        anchor: Callable[[], float],
+        limit_s: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._contenders, self._anchor, self._clock = contenders, anchor, clock
+        self._began_s, self._limit_s = clock(), limit_s
+        self._recent: deque[float] = deque(maxlen=RECENT)
+        self._numbers: list[list[int]] = []
+        self._retaken = self._disturbed = 0
+
+    def run(self) -> Turns:
+        expected_s = 0.0
+        for each in self._contenders:
+            plans = [_calls(call) if call else (0, 0.0) for call in each]
+            self._numbers.append([number for number, _ in plans])
+            expected_s += sum(number * call_s for number, call_s in plans)
+        seconds: list[tuple[tuple[float | None, ...], ...]] = []
+        anchors_s: list[tuple[float, ...]] = []
+        longest_s = expected_s
+        while len(seconds) < TURNS and self._has_time(len(seconds), longest_s):
+            before_s = self._clock()
+            blocks = [self._block(at, len(seconds)) for at in range(len(self._contenders))]
+            seconds.append(tuple(times for _, times in blocks))
+            anchors_s.append(tuple(pace for pace, _ in blocks))
+            longest_s = max(longest_s, self._clock() - before_s)
+        return Turns(tuple(seconds), tuple(anchors_s), self._retaken, self._disturbed)
+
+    def _has_time(self, done: int, turn_s: float) -> bool:
+        spent_s = self._clock() - self._began_s
+        return spent_s + turn_s <= (1 if done >= LEAST_TURNS else 2) * self._limit_s
+
+    def _block(self, at: int, turn: int) -> tuple[float, tuple[float | None, ...]]:
+        """The block of one instance; the least disturbed of those that were taken."""
+        readings = [self._reading(at, turn)]
+        while self._is_disturbed(readings[-1][0]) and len(readings) <= AGAIN and self._has_time(LEAST_TURNS, 0.0):
+            self._retaken += 1
+            readings.append(self._reading(at, turn))
+        pace, times = min(readings, key=lambda reading: reading[0])
+        self._disturbed += self._is_disturbed(pace)
+        self._recent.append(pace)
+        return pace, times
+
+    def _is_disturbed(self, pace: float) -> bool:
+        return bool(self._recent) and pace > DISTURBED * statistics.median(self._recent)
+
+    def _reading(self, at: int, turn: int) -> tuple[float, tuple[float | None, ...]]:
+        contenders, numbers = self._contenders[at], self._numbers[at]
+        times: list[float | None] = [None] * len(contenders)
+        before = self._anchor()
+        for place in range(len(contenders)):
+            # Whoever comes next finds caches and clock as another one left them.
+            which = (place + turn + at) % len(contenders)
+            if (call := contenders[which]) is not None:
+                times[which] = call(numbers[which])
+        return max(before, self._anchor()), tuple(times)
+
+
+def _calls(call: Contender) -> tuple[int, float]:
+    """How many calls make a sample, and the seconds of one."""
+    took_s = call(1)
+    if took_s < SAMPLE_S:
+        # The first call may have been the first to touch its memory.
+        took_s = min(took_s, call(1))
+    return max(1, math.ceil(SAMPLE_S / max(took_s, 1e-7))), took_s
