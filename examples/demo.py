@@ -4,16 +4,19 @@
 
 A job without trials gives a library at once; a search for a dynamic-shape dense layer goes on from there. Every shape
 of the range is checked against NumPy, with a guard region behind the output, and timed against the library of theory
-and NumPy's BLAS (and PyTorch where it is installed), in turns, one thread each.
+and NumPy's BLAS (and PyTorch where it is installed), in turns, one thread each. The table of all shapes goes to a file.
 """
 
 from __future__ import annotations
 
 import os
 
-# One thread for every contender. BLAS libraries read this when they are loaded, so before NumPy is.
-for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-    os.environ[_name] = "1"
+from tuner.blas import ONE_THREAD, Blas, cleaned, numpys_blas
+
+# As on a device: one thread for every contender, and the BLAS's own choice of kernels. BLAS libraries read this when
+# they are loaded, so before NumPy is.
+CLEANED = cleaned(os.environ)
+os.environ.update(ONE_THREAD)
 
 import argparse  # noqa: E402
 import importlib.util  # noqa: E402
@@ -26,6 +29,7 @@ import tempfile  # noqa: E402
 import time  # noqa: E402
 from collections.abc import Callable, Iterator, Mapping  # noqa: E402
 from contextlib import contextmanager  # noqa: E402
+from dataclasses import dataclass  # noqa: E402
 from pathlib import Path  # noqa: E402
 from typing import Any  # noqa: E402
 
@@ -33,8 +37,13 @@ import numpy as np  # noqa: E402
 
 import shapewright as sw  # noqa: E402
 from benchmarks.harness.local_service import local_service, say  # noqa: E402
-from benchmarks.harness.turns import alternate, geomean, sampler  # noqa: E402
+from tuner.device_speed import SpeedState, over_all  # noqa: E402
+from tuner.measure.timing.protocol import Anchor  # noqa: E402
+from tuner.measure.timing.turns import TurnTaking, called  # noqa: E402
 from tuner.program.job.documents import read_yaml  # noqa: E402
+from tuner.program.target import native  # noqa: E402
+from tuner.search.comparison import ratio_of, times_of  # noqa: E402
+from tuner.search.verdict import DEFAULT, REMEDY, Ratio, Verdict  # noqa: E402
 
 JOB = Path(__file__).with_name("bert_dense.yaml")
 JOB_S = 600.0
@@ -42,6 +51,10 @@ OUT_OF_TIME, INTERRUPTED = 6, 130
 GUARD = 4096
 POISON = np.float32(12345.678)
 TOLERANCE = 1e-3
+TURNS_S = 60.0
+"""The time that all libraries may take at all shapes, about, in turns."""
+TABLE = "shapewright-demo-shapes.txt"
+THEORY = "theory"
 
 
 def main() -> int:
@@ -49,6 +62,8 @@ def main() -> int:
     parser.add_argument("--job", type=Path, default=JOB, help="a job file with a dense workload of one shape variable")
     parser.add_argument("--keep", type=Path, help="keep the pulled library here")
     parser.add_argument("--json", type=Path, help="write the table and the trials here too")
+    folder = Path(tempfile.gettempdir())
+    parser.add_argument("--table", type=Path, default=folder / TABLE, help="where the table of all shapes goes")
     options = parser.parse_args()
     try:
         return _demo(options)
@@ -62,18 +77,23 @@ def _demo(options: argparse.Namespace) -> int:
         directory = options.keep or folder / "library"
         with local_service(folder / "data") as environment:
             theory = _theory(options.job, folder, environment)
-            job_id = _tune(options.job, environment)
-            _shapewright(environment, "pull", str(options.job), "-o", str(directory), "--job", job_id)
-            trials = _trials(job_id, environment)
+            job = _tune(options.job, environment)
+            _shapewright(environment, "pull", str(options.job), "-o", str(directory), "--job", str(job["job_id"]))
+            trials = _trials(str(job["job_id"]), environment)
         library = sw.load(directory)
         say(f"\nlibrary: {library}; kernels:")
         for kernel in library.kernels:
             say(f"  {kernel.id}  {kernel}")
-        rows, wrong = _compare(library, sw.load(theory))
-    _conclude(library.dispatcher.task.shape_vars[0], rows, wrong)
+        timed = _compare(library, sw.load(theory))
+    lines = timed.table()
+    options.table.write_text("\n".join(line for _, line in lines) + "\n")
+    say("\n".join(["", *(line for is_shown, line in lines if is_shown), f"all shapes: {options.table}", ""]))
+    say("\n".join(timed.conclusion(job)))
     if options.json:
-        options.json.write_text(json.dumps({"rows": rows, "trials": trials, "wrong": wrong}, indent=1) + "\n")
-    return 1 if wrong else 0
+        document = {"rows": timed.rows, "trials": trials, "wrong": timed.wrong}
+        document["ratios"] = [ratio.to_json() for ratio in timed.ratios]
+        options.json.write_text(json.dumps(document, indent=1) + "\n")
+    return 1 if timed.wrong else 0
 
 
 @contextmanager
@@ -104,15 +124,16 @@ def _theory(job: Path, folder: Path, environment: dict[str, str]) -> Path:
     # JSON is YAML.
     path.write_text(json.dumps(without | {"name": "theory alone", "budget": {"trials": 0}}))
     started = time.monotonic()
-    job_id = _tune(path, environment)
+    job_id = str(_tune(path, environment)["job_id"])
     say(f"theory alone chose a library, built and verified in {time.monotonic() - started:.1f} s; now the search")
     _shapewright(environment, "pull", str(path), "-o", str(folder / "theory"), "--job", job_id)
     return folder / "theory"
 
 
-def _tune(job: Path, environment: dict[str, str]) -> str:
-    answer = json.loads(_shapewright(environment, "submit", str(job), "--wait", "--timeout", str(int(JOB_S)), "--json"))
-    return str(answer["job_id"])
+def _tune(job: Path, environment: dict[str, str]) -> dict[str, Any]:
+    """What `submit --wait` says of the job that it submits."""
+    waits = "--wait", "--timeout", str(int(JOB_S)), "--json"
+    return dict(json.loads(_shapewright(environment, "submit", str(job), *waits)))
 
 
 def _shapewright(environment: dict[str, str], *arguments: str) -> str:
@@ -151,46 +172,85 @@ Rival = Callable[[Array], Callable[[], object]]
 """From an input, the call to time."""
 
 
-def _compare(library: sw.Library, theory: sw.Library) -> tuple[list[Row], list[str]]:
-    """Check and time every shape of the range: a row for each, and what was wrong."""
+@dataclass(frozen=True)
+class Timed:
+    """The library beside its rivals at every shape. ``ratios`` are of all shapes together, ``rows`` one for each."""
+
+    library: sw.Library
+    rows: list[Row]
+    ratios: list[Ratio]
+    wrong: list[str]
+    blas: Blas | None
+    caution: str
+
+    def table(self) -> list[tuple[bool, str]]:
+        """The lines of the table, each with whether it is of a shape that was tuned, as the header counts."""
+        rivals = list(self.rows[0]["rivals_s"])
+        (variable,) = self.library.dispatcher.task.shape_vars
+        head = f"{variable.name:>4} {'m':>6}  {'kernel':<12} {'ours us':>10} " + _columns(
+            f"{name} us" for name in rivals
+        )
+        lines = [(True, head + _columns(f"vs {name}" for name in rivals) + "(* tuned on)")]
+        for row in self.rows:
+            mark = "*" if row["tuned_on"] else " "
+            line = f"{row['shape']:>3}{mark} {row['m']:>6}  {row['kernel']:<12} {row['ours_s'] * 1e6:>10.1f} "
+            line += _columns(f"{row['rivals_s'][name] * 1e6:.1f}" for name in rivals)
+            lines.append(
+                (row["tuned_on"], line + _columns(f"{row['rivals_s'][n] / row['ours_s']:.2f}x" for n in rivals))
+            )
+        return lines
+
+    def conclusion(self, job: Mapping[str, Any]) -> list[str]:
+        """What was tuned, how much faster than what, and whether it is right: a line each."""
+        task, summary = self.library.dispatcher.task, job["summary"]
+        (variable,) = task.shape_vars
+        shapes = f"{variable.name} = {variable.min} to {variable.max}"
+        took = f"{job['trials']} trials, {summary['elapsed_s']:.0f} s, {summary['kernels']} kernels"
+        tuned = f"{task.workload} for {shapes}: {took}"
+        speed = ", ".join(map(str, self.ratios))
+        if any(ratio.over == DEFAULT and ratio.verdict is not Verdict.FASTER for ratio in self.ratios):
+            speed += "; theory was enough here, the search gained nothing beyond it"
+        beside = f" (all {len(self.rows)} shapes together, in turns; NumPy has {self.blas})"
+        right = f"all {len(self.rows)} shapes match NumPy within {TOLERANCE:g}, and no memory around them was touched"
+        wrong = f"WRONG at {len(self.wrong)} of {len(self.rows)} shapes: " + "; ".join(self.wrong)
+        return [f"tuned: {tuned}", f"speed: {speed}{beside}{self.caution}", f"right: {wrong if self.wrong else right}"]
+
+
+def _compare(library: sw.Library, theory: sw.Library) -> Timed:
+    """Check every shape of the range, then time all of them in turns."""
     task = library.dispatcher.task
     (variable,) = task.shape_vars
     workload = library.workload
     sizes = workload.axis_sizes(workload.dims({variable.name: variable.max}))
     rng = np.random.default_rng(0)
     weight = rng.uniform(-1, 1, (sizes["n"], sizes["k"])).astype(np.float32)
-    packed, rivals = library.pack(weight), {"theory": _of(theory, weight), **_rivals(weight)}
+    x = rng.uniform(-1, 1, (sizes["m"], sizes["k"])).astype(np.float32)
+    packed, ours = library.pack(weight), _of(library, weight, sizes["m"])
+    rivals = {THEORY: _of(theory, weight, sizes["m"]), **_rivals(weight, sizes["m"])}
     tuned = {instance.shape[variable.name] for instance in task.instances}
-    say(f"\n{variable.name:>4} {'m':>6}  {'kernel':<12} {'ours us':>10} " + _columns(f"{name} us" for name in rivals)
-        + _columns(f"vs {name}" for name in rivals) + "(* tuned on)")  # fmt: skip
-    rows, wrong = [], []
+    rows, wrong, blocks = [], [], []
     for value in variable.values:
         dims = workload.dims({variable.name: value})
-        m = workload.axis_sizes(dims)["m"]
-        x = rng.uniform(-1, 1, (m, sizes["k"])).astype(np.float32)
-        problem = _problem(library, x, weight, packed)
-        if problem:
+        m, kernel = workload.axis_sizes(dims)["m"], library.kernel_for(**{variable.name: value}).id
+        if problem := _problem(library, x[:m], weight, packed):
             wrong.append(f"{variable.name}={value}: {problem}")
-        times = _times(library, x, packed, sizes["n"], rivals)
+        calls = [ours(x[:m]), *(rival(x[:m]) for rival in rivals.values())]
+        blocks.append([called(call) for call in calls])
         flops = workload.flops(dims)
-        kernel = library.kernel_for(**{variable.name: value}).id
-        rows.append({"shape": value, "m": m, "kernel": kernel, "tuned_on": value in tuned, "flops": flops, **times})
-        _show(rows[-1], list(rivals))
-    return rows, wrong
-
-
-def _times(library: sw.Library, x: Array, packed: sw.PackedWeight, n: int, rivals: Mapping[str, Rival]) -> Row:
-    out = np.empty((len(x), n), np.float32)
-    calls = {"ours": lambda: library(x, packed, out)} | {name: rival(x) for name, rival in rivals.items()}
-    times = alternate({name: sampler(call) for name, call in calls.items()}, budget_s=0.25)
-    return {"ours_s": times["ours"], "rivals_s": {name: times[name] for name in rivals}}
-
-
-def _show(row: Row, rivals: list[str]) -> None:
-    mark = "*" if row["tuned_on"] else " "
-    say(f"{row['shape']:>3}{mark} {row['m']:>6}  {row['kernel']:<12} {row['ours_s'] * 1e6:>10.1f} "
-        + _columns(f"{row['rivals_s'][name] * 1e6:.1f}" for name in rivals)
-        + _columns(f"{row['rivals_s'][name] / row['ours_s']:.2f}x" for name in rivals))  # fmt: skip
+        rows.append({"shape": value, "m": m, "kernel": kernel, "tuned_on": value in tuned, "flops": flops})
+    say(f"\ntiming {len(rows)} shapes in turns, for up to {TURNS_S:g} s")
+    turns = TurnTaking(blocks, Anchor().seconds, TURNS_S).run()
+    times = [times_of(turns, place) for place in range(1 + len(rivals))]
+    for at, row in enumerate(rows):
+        ours_s, *rivals_s = (float(np.median(each[:, at])) for each in times)
+        row |= {"ours_s": ours_s, "rivals_s": dict(zip(rivals, rivals_s, strict=True))}
+    everywhere = [1.0] * len(rows)
+    names = [DEFAULT if name == THEORY else name for name in rivals]
+    ratios = [ratio_of(name, times[0], theirs, everywhere) for name, theirs in zip(names, times[1:], strict=True)]
+    speed = over_all([anchor_s for turn in turns.anchors_s for anchor_s in turn])
+    unsteady = speed is not None and speed.state is not SpeedState.STEADY
+    caution = f"; this machine was {speed}: {REMEDY}" if unsteady else ""
+    return Timed(library, rows, ratios, wrong, numpys_blas(native().hardware.features), caution)
 
 
 def _columns(texts: Any) -> str:
@@ -209,21 +269,23 @@ def _problem(library: sw.Library, x: Array, weight: Array, packed: sw.PackedWeig
     return None if error <= TOLERANCE else f"differs from NumPy by {error:g}"
 
 
-def _of(library: sw.Library, weight: Array) -> Rival:
-    packed = library.pack(weight)
+def _of(library: sw.Library, weight: Array, most: int) -> Rival:
+    """Its output is a part of one array for all shapes, of ``most`` rows."""
+    packed, out = library.pack(weight), np.empty((most, len(weight)), np.float32)
 
     def call(x: Array) -> Callable[[], object]:
-        out = np.empty((len(x), len(weight)), np.float32)
-        return lambda: library(x, packed, out)
+        part = out[: len(x)]
+        return lambda: library(x, packed, part)
 
     return call
 
 
-def _rivals(weight: Array) -> dict[str, Rival]:
+def _rivals(weight: Array, most: int) -> dict[str, Rival]:
     """By name. Each has its output allocated beforehand where it can."""
+    transposed, product = weight.T, np.empty((most, len(weight)), np.float32)
 
     def numpy(x: Array) -> Callable[[], object]:
-        transposed, out = weight.T, np.empty((len(x), len(weight)), np.float32)
+        out = product[: len(x)]
         return lambda: np.matmul(x, transposed, out=out)
 
     rivals: dict[str, Rival] = {"numpy": numpy}
@@ -240,17 +302,6 @@ def _rivals(weight: Array) -> dict[str, Rival]:
         return lambda: torch.nn.functional.linear(tensor, constant)
 
     return {**rivals, "torch": linear}
-
-
-def _conclude(variable: sw.ShapeVar, rows: list[Row], wrong: list[str]) -> None:
-    for name in rows[0]["rivals_s"]:
-        ratios = [row["rivals_s"][name] / row["ours_s"] for row in rows]
-        say(f"\ngeometric mean over {variable.name} in {variable.min}..{variable.max}: {geomean(ratios):.3f}x {name} "
-            f"(least {min(ratios):.2f}x, most {max(ratios):.2f}x)")  # fmt: skip
-    if wrong:
-        say(f"\nWRONG at {len(wrong)} of {len(rows)} shapes:\n  " + "\n  ".join(wrong))
-    else:
-        say(f"all {len(rows)} shapes match NumPy (largest difference allowed {TOLERANCE:g}), guard regions intact")
 
 
 if __name__ == "__main__":

@@ -77,7 +77,8 @@ def _interval(turns: int, statistic: Callable[..., Times]) -> tuple[float, float
     return float(found.confidence_interval.low), float(found.confidence_interval.high)
 
 
-def _times(turns: Turns, contender: int) -> Times:
+def times_of(turns: Turns, contender: int) -> Times:
+    """What one of the contenders took."""
     times = [[block[contender] for block in turn] for turn in turns.seconds]
     return np.maximum(np.array(times, np.float64), LEAST_S)
 
@@ -112,9 +113,9 @@ def final_comparison(
     if len(turns.seconds) < LEAST_TURNS:
         return None
     weights = [instance.weight for instance in task.instances]
-    ours, theirs = _times(turns, 0), _times(turns, 1)
+    ours, theirs = times_of(turns, 0), times_of(turns, 1)
     ratios = [] if rivals.default is None else [ratio_of(DEFAULT, ours, theirs, weights)]
-    by_numpy = _times(turns, 2)
+    by_numpy = times_of(turns, 2)
     if not np.isnan(by_numpy).any():
         ratios.append(ratio_of(NUMPY, ours, by_numpy, weights))
     median = np.median(ours, axis=0)
@@ -244,7 +245,7 @@ def _in_turns(
     alike = [instance for instance in task.instances if instance not in differing]
     shared_s = sum(instance.weight * _expected_s(task, new, instance) for instance in alike)
     weights = [instance.weight for instance in differing]
-    return ratio_of(served.digest, _times(turns, 0), _times(turns, 1), weights, shared_s)
+    return ratio_of(served.digest, times_of(turns, 0), times_of(turns, 1), weights, shared_s)
 
 
 def _expected_s(task: SearchTask, library: Contender, instance: WorkloadInstance) -> float:

@@ -30,8 +30,8 @@ from tuner.measure.sandbox.confinement import Appetite
 from tuner.measure.sandbox.limits import time_limit
 from tuner.measure.tensors import tensor_of
 from tuner.measure.timing.baselines import MIN_CALLS, measure_baselines, numpy_call
-from tuner.measure.timing.protocol import Anchor, Timed, Timer, sampling
-from tuner.measure.timing.turns import Contender, TurnTaking
+from tuner.measure.timing.protocol import Anchor, Timed, Timer
+from tuner.measure.timing.turns import Contender, TurnTaking, called
 from tuner.measure.verification.guarded import Array, Guarded
 from tuner.measure.verification.inputs import Domain, Made, domain_of, random_array
 from tuner.measure.verification.verify import Case, cases
@@ -145,17 +145,7 @@ class Bench:
 
     def _numpy_contender(self, dims: Mapping[str, int]) -> Contender | None:
         call = numpy_call(self._task.workload, dims, self._array) if self._task.threads == 1 else None
-        if call is None:
-            return None
-        product, take = call, sampling(call)
-
-        def warm_up() -> None:
-            product()
-
-        def sample(number: int) -> float:
-            return take(number, 1, _nothing if number == 1 else warm_up)[0]
-
-        return sample
+        return None if call is None else called(call)
 
     def end_if_greedy(self) -> None:
         """End this process if candidates hold what the next one needs: the last one is blamed, as for a crash."""
@@ -274,10 +264,6 @@ def _kernel(data: JsonObject) -> MicroKernel:
 
 def _instances(data: JsonObject) -> list[WorkloadInstance]:
     return [WorkloadInstance.from_json(instance) for instance in data["instances"]]
-
-
-def _nothing() -> None:
-    """Before a sample of a single call, which needs no warm-up."""
 
 
 def _raised(error: Exception) -> JsonObject:

@@ -26,6 +26,7 @@ from typing import NoReturn
 
 import numpy.ma
 import numpy.random  # noqa: F401 - sessions may be unable to read them, as another user
+import threadpoolctl  # noqa: F401 - the same
 from tvm.rpc import base
 from tvm.rpc import server as rpc_server
 

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from tuner.measure._base import Turns
-from tuner.measure.timing.protocol import AGAIN, DISTURBED, RECENT
+from tuner.measure.timing.protocol import AGAIN, DISTURBED, RECENT, sampling
 
 TURNS, LEAST_TURNS = 15, 4
 """As many turns as time allows, and the fewest that say anything of noise."""
@@ -89,6 +89,22 @@ class TurnTaking:
             if (call := contenders[which]) is not None:
                 times[which] = call(numbers[which])
         return max(before, self._anchor()), tuple(times)
+
+
+def called(call: Callable[[], object]) -> Contender:
+    """What is called from Python, as the clock of this process sees it."""
+    take = sampling(call)
+
+    def sample(number: int) -> float:
+        if number > 1:
+            call()
+        return take(number, 1, _nothing)[0]
+
+    return sample
+
+
+def _nothing() -> None:
+    """What comes before a sample."""
 
 
 def _calls(call: Contender) -> tuple[int, float]:
