@@ -12,7 +12,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any
 
@@ -70,6 +70,18 @@ class Workload:
     domain: tuple[tuple[str, tuple[float, float]], ...] = ()
     source: str = field(default="", compare=False)
     label: str = field(default="", compare=False)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        """Kept: rules look their answers up by the workload, for each kernel of a search."""
+        return hash(tuple(getattr(self, each.name) for each in fields(self) if each.compare))
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Strings have other hashes in another process.
+        return {name: value for name, value in self.__dict__.items() if name != "_hash"}
 
     # -- symbols --------------------------------------------------------------------------------------------------
     @cached_property

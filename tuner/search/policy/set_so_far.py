@@ -33,6 +33,7 @@ class Incumbents:
         self._task, self._model, self._measured, self._weights = task, model, measured, weights
         self._shapes = [instance.shape for instance in task.instances]
         self._index_of = {instance.values: index for index, instance in enumerate(task.instances)}
+        self._layout_of: dict[MicroKernel, Hashable] = {}
 
     def gains(self, pool: Sequence[MicroKernel], optimism: float = OPTIMISM) -> tuple[Floats, Floats]:
         """[kernels, instances] each: the expected gain of the set (log of its time over the kernel's, 0 if slower) and
@@ -105,7 +106,10 @@ class Incumbents:
         return best
 
     def _layouts(self, kernels: Sequence[MicroKernel]) -> list[Hashable]:
-        return [layout_group(self._task, kernel) for kernel in kernels]
+        for kernel in kernels:
+            if kernel not in self._layout_of:
+                self._layout_of[kernel] = layout_group(self._task, kernel)
+        return [self._layout_of[kernel] for kernel in kernels]
 
 
 def layout_penalties(best: dict[Hashable, Floats], weights: Floats) -> dict[Hashable, float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import pickle
 import re
 from typing import Any
 
@@ -21,6 +22,15 @@ DENSE = "out[m, n] = sum(k) x[m, k] * w[n, k]"
 
 def build(program: str, extents: dict[str, Any], **fields: Any) -> Workload:
     return workload_from_json({"program": program, "extents": extents, **fields})
+
+
+def test_a_hash_is_kept_and_stays_in_its_process() -> None:
+    workload = make_workload("dense", ARGS)
+    again = pickle.loads(pickle.dumps(workload)) if hash(workload) else workload
+    assert "_hash" in vars(workload)
+    assert "_hash" not in vars(again)
+    assert (again, hash(again)) == (workload, hash(workload))
+    assert len({workload, again, make_workload("dense", {**ARGS, "n": 3})}) == 2
 
 
 # -- symbols and sizes --------------------------------------------------------------------------------------------
