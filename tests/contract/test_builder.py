@@ -27,7 +27,7 @@ from worker.building.ray_builder import RayBuilder
 
 pytestmark = pytest.mark.together("ray")
 LIMIT_S = 2.0
-PER_PROCESS = 4
+PER_PROCESS = 12
 RIGHT, RAISES, CRASHES, HANGS = range(4)
 START_S = 120.0
 
@@ -141,7 +141,7 @@ def test_results_come_in_order_and_failures_touch_no_other_build(builder: Builde
 
 
 def test_builds_run_in_other_processes_which_are_replaced_when_old(builder: Builder) -> None:
-    results = builder.build(TASK, numbers(*[RIGHT] * (2 * PER_PROCESS + 2)))
+    results = builder.build(TASK, numbers(*[RIGHT] * (2 * PER_PROCESS + 1)))
     pids = {int(result.binary or b"0") for result in results}
     assert os.getpid() not in pids
     assert len(pids) > 2

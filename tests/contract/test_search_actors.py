@@ -23,18 +23,21 @@ from worker.remote.actors import JobActors, SearchActors
 pytestmark = pytest.mark.together("ray")
 HARMFUL = 13
 """The seed of searches that abort."""
-TRIALS = 64
+TRIALS = 24
 FOREVER_S = 1000.0
 
 
 def harmful() -> Callable[..., Any]:
-    """Opens searches whose policy aborts if their seed is HARMFUL. Nested, so that it travels to actors by value."""
+    """Opens searches with small cost models, whose policy aborts if their seed is HARMFUL. Nested, so that it travels
+    to actors by value."""
 
     def open_search(*given: Any, **named: Any) -> Any:
         import os  # noqa: PLC0415  (it has to be found in the other process)
 
+        from tuner.search.cost_model import refit, residual  # noqa: PLC0415
         from tuner.search.search import Search  # noqa: PLC0415
 
+        residual.ROUNDS, refit.MAX_PAIRS = 30, 0
         search = Search(*given, **named)
         if named["seed"] == 13:
             search._policy.suggest = lambda *args, **named: os.abort()  # type: ignore[method-assign]
@@ -78,7 +81,7 @@ class Job:
 
     def __init__(self, storage: Storage, actors: SearchActors, trial_s: float = 0.0, **fields: Any) -> None:
         self.storage = storage
-        self.id = storage.create_job(parse_job(JOB | {"budget": {"trials": TRIALS}} | fields))[0].id
+        self.id = storage.create_job(parse_job(JOB | {"budget": {"trials": TRIALS}, "policy": "random"} | fields))[0].id
         self.lease = take(storage)
         self._fleet, self._actors = Fleet(1, trial_s=trial_s), actors
         self._thread = threading.Thread(target=self._run)

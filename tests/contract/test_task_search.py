@@ -53,7 +53,12 @@ def actors(cluster: Cluster) -> Iterator[SearchActors]:
     result.close()
 
 
-@pytest.fixture(params=["here", "messages", "ray"])
+RAY = pytest.param("ray", marks=pytest.mark.soak)
+"""An actor is a process, which takes seconds to start: `make test` asks it what messages alone cannot show."""
+also_on_ray = pytest.mark.parametrize("open_search", ["here", "messages", "ray"], indirect=True)
+
+
+@pytest.fixture(params=["here", "messages", RAY])
 def open_search(request: pytest.FixtureRequest) -> Iterator[OpenSearch]:
     if request.param == "here":
         yield Search
@@ -172,6 +177,7 @@ def bed(open_search: OpenSearch) -> Bed:
     return Bed(open_search)
 
 
+@also_on_ray
 def test_what_is_measured_is_recorded_and_a_library_is_made_of_it(bed: Bed) -> None:
     with closing(bed.search()) as search:
         assert search.explore(TRIALS) is EndedBy.TRIALS
@@ -255,6 +261,7 @@ def test_a_library_that_cannot_be_compiled_says_why(bed: Bed) -> None:
             search.finalize(None)
 
 
+@also_on_ray
 @pytest.mark.parametrize("error", [LeaseLost("another has it"), StorageUnavailable("the disk is full")])
 def test_what_a_recorder_raises_is_raised(bed: Bed, error: Exception) -> None:
     bed.recorder.error = error
@@ -276,6 +283,7 @@ def test_a_policy_that_nobody_knows_is_refused(bed: Bed) -> None:
     assert raised.value.field == "policy"
 
 
+@also_on_ray
 def test_a_stop_ends_what_is_running(bed: Bed) -> None:
     bed.trial_s = FOREVER_S
     with closing(bed.search()) as search:

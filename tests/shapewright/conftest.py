@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from shapewright.cli.main import run
+from tests.conftest import MakeOnce
 from tests.serving import register_local, serving
 from tests.shapewright.cli_bed import SMALL_JOB, Bed, Ran, arguments
 from tuner.measure.network import addresses
@@ -28,14 +29,15 @@ def data_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture(scope="session")
-def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def libraries(once: MakeOnce) -> Path:
     """A folder of libraries for small models, as `pull JOB_ID -o DIR` makes one."""
     from tests.shapewright.libraries import TASKS, save_library  # noqa: PLC0415 - a compiler, for those who build
 
-    folder = tmp_path_factory.mktemp("libraries")
-    for name, task in TASKS.items():
-        save_library(folder / name, *task)
-    return folder
+    def make(folder: Path) -> None:
+        for name, task in TASKS.items():
+            save_library(folder / name, *task)
+
+    return once("libraries", make)
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from typing import Any
 from shapewright.download import write
 from shapewright.sources.libraries import load_library
 from shapewright.sources.source import Match
+from tests.conftest import MakeOnce
 from tests.shapewright.torch.models import CLASSES, HEADS, INNER, WIDTH
 from tuner.library.build import build_library
 from tuner.library.dispatcher import Dispatcher, Leaf
@@ -50,20 +51,22 @@ def save(directory: Path, task: SearchTask) -> None:
 
 
 class OnDemand:
-    """A source that has a library for every workload: built when it is first asked for, kept in ``folder``."""
+    """A source that has a library for every workload: built when it is first asked for, by a process of this run."""
 
     name = "on demand"
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, once: MakeOnce) -> None:
+        self._once = once
         self.left_out: dict[str, str] = {}
 
+    def folder(self, workload: Workload, threads: int = 1) -> Path:
+        variables = tuple(ShapeVar(name, range(1, 33)) for name in sorted(workload.variables))
+        task = SearchTask(workload, None, variables, target=native(), threads=threads)
+        names = "-".join(sorted(workload.variables))
+        return self._once(f"{workload.key}-{threads}-{names}", lambda folder: save(folder, task))
+
     def find(self, workload: Workload, threads: int) -> Match | str:
-        directory = self._folder / workload.key
-        if not directory.is_dir():
-            variables = tuple(ShapeVar(name, range(1, 33)) for name in sorted(workload.variables))
-            save(directory, SearchTask(workload, None, variables, target=native(), threads=threads))
-        return Match(load_library(directory), "exact", self.name)
+        return Match(load_library(self.folder(workload, threads)), "exact", self.name)
 
 
 def altered(library: Path, directory: Path, **manifest: Any) -> Path:

@@ -14,6 +14,7 @@ import shapewright as sw
 from shapewright.sources import finder
 from shapewright.sources.finder import Finder
 from shapewright.torch import backend
+from tests.conftest import MakeOnce
 from tests.shapewright.libraries import OnDemand, save
 from tests.shapewright.torch.models import Encoder, words
 from tests.shapewright.torch.replacing import Replacing
@@ -22,19 +23,21 @@ from tuner.program.target import native
 
 
 @pytest.fixture(scope="session")
-def encoder_libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def encoder_libraries(once: MakeOnce) -> Path:
     """A library for each workload that ``sw.extract`` finds in the encoder."""
-    folder = tmp_path_factory.mktemp("encoder")
-    dims = {0: torch.export.Dim("batch", min=1, max=8), 1: torch.export.Dim("length", min=1, max=64)}
-    for task in sw.extract(Encoder().eval(), (words(2, 7),), (dims,)):
-        save(folder / task.workload.key, SearchTask(task.workload, None, task.shape_vars, target=native()))
-    return folder
+
+    def make(folder: Path) -> None:
+        dims = {0: torch.export.Dim("batch", min=1, max=8), 1: torch.export.Dim("length", min=1, max=64)}
+        for task in sw.extract(Encoder().eval(), (words(2, 7),), (dims,)):
+            save(folder / task.workload.key, SearchTask(task.workload, None, task.shape_vars, target=native()))
+
+    return once("encoder", make)
 
 
 @pytest.fixture(scope="session")
-def built(tmp_path_factory: pytest.TempPathFactory) -> OnDemand:
+def built(once: MakeOnce) -> OnDemand:
     """A library for whatever is asked for."""
-    return OnDemand(tmp_path_factory.mktemp("on-demand"))
+    return OnDemand(once)
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ PARTS = 12
 """Tests that the whole of it is split into, for each dtype."""
 
 
+@pytest.mark.soak
 def test_a_sample_is_as_in_eager(replacing: Replacing) -> None:
     outcomes = Outcomes()
     for op in operators(torch.float32):

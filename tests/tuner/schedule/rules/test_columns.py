@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.compiled import built_problems
+from tests.shares import shares
 from tuner.program.job.build import workload_from_json
 from tuner.program.job.task import SearchTask
 from tuner.program.language.shape_vars import ShapeVar
@@ -36,12 +37,13 @@ def _task(text: str, threads: int, target: Target | None = None) -> SearchTask:
     return SearchTask(workload, shape_vars=variables, target=target or native(), threads=threads)
 
 
-@settings(max_examples=12)
+@shares(2)
+@settings(max_examples=6)
 @given(
     name=st.sampled_from(sorted(BODIES)), reducer=st.sampled_from(["sum", "max", "min"]), threads=st.integers(1, 2),
     seed=st.integers(0, 2**32 - 1), is_narrow=st.booleans(),
 )  # fmt: skip
-def test_any_sizes(name: str, reducer: str, threads: int, seed: int, is_narrow: bool) -> None:
+def test_any_sizes(share: int, name: str, reducer: str, threads: int, seed: int, is_narrow: bool) -> None:
     task = _task(BODIES[name].format(reduce=reducer), threads, AVX2 if is_narrow else None)
     assert [rule.name for rule in rules_of(task)] == ["column_reduction"]
     kernel = space_of(task).sample(np.random.default_rng(seed))

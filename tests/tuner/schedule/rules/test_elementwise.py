@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.compiled import built_problems
+from tests.shares import shares
 from tuner.program.job.build import workload_from_json
 from tuner.program.job.task import SearchTask
 from tuner.program.language.shape_vars import ShapeVar
@@ -25,12 +26,13 @@ SIZES = [(0, 3, 5), (2, 0, 5), (2, 3, 0), (1, 1, 1), (2, 17, 16), (33, 35, 40), 
 """Of b, m and n."""
 
 
-@settings(max_examples=10)
+@shares(2)
+@settings(max_examples=5)
 @given(
     text=st.sampled_from(PROGRAMS), dtype=st.sampled_from(["float32", "float64", "bfloat16"]),
     threads=st.integers(1, 2), seed=st.integers(0, 2**32 - 1), is_narrow=st.booleans(),
 )  # fmt: skip
-def test_any_sizes(text: str, dtype: str, threads: int, seed: int, is_narrow: bool) -> None:
+def test_any_sizes(share: int, text: str, dtype: str, threads: int, seed: int, is_narrow: bool) -> None:
     workload = workload_from_json({"program": text, "extents": {"b": "B", "m": "M", "n": "N"}, "dtype": dtype})
     variables = tuple(ShapeVar(name, range(1, 65)) for name in "BMN")
     task = SearchTask(workload, shape_vars=variables, target=AVX2 if is_narrow else native(), threads=threads)

@@ -30,13 +30,17 @@ def taken(task: SearchTask) -> bool:
     return RULE.name in [rule.name for rule in rules_of(task)]
 
 
-def problems(task: SearchTask, sizes: tuple[int, ...], seed: int) -> list[str]:
+DRAWN, EVERY = 1, 6
+"""Random kernels of a workload, in `make test` and in `make soak`."""
+
+
+def problems(task: SearchTask, sizes: tuple[int, ...], seed: int, drawn: int = DRAWN) -> list[str]:
     """What is wrong with the safe kernel, and with random ones, of which one for each instruction and grouping."""
     shapes = [task.workload.dims(dict.fromkeys(task.workload.variables, size)) for size in sizes]
     shapes = [dims for dims in shapes if min(dims.values(), default=0) >= 0 and task.workload.is_consistent(dims)]
     space = RULE.space(task)
-    drawn = [space.sample(np.random.default_rng(number)) for number in range(seed, seed + 6)]
-    distinct = {(kernel.get("group"), kernel["join"]): kernel for kernel in drawn}
+    some = [space.sample(np.random.default_rng(number)) for number in range(seed, seed + drawn)]
+    distinct = {(kernel.get("group"), kernel["join"]): kernel for kernel in some}
     kernels = dict.fromkeys([RULE.default_kernel(task), *distinct.values()])
     return [f"{kernel}: {text}" for kernel in kernels for text in built_problems(task, kernel, shapes)]
 
@@ -51,7 +55,7 @@ def test_random_contractions_are_right(
     workload = data.draw(contractions(pair))
     task = task_of(workload, threads)
     if taken(task):
-        assert problems(task, (0, 1, 6, 19), seed) == [], workload.program
+        assert problems(task, (0, 1, 6, 19), seed, EVERY if share else DRAWN) == [], workload.program
 
 
 def conv(left: str, right: str, out: str = "float32", **args: Any) -> Workload:
@@ -97,11 +101,11 @@ def test_convolutions_are_right_in_every_way_of_gathering(share: int, name: str,
     out = ("float32", "int8")[position % 2] if pair[0] != "bfloat16" else ("float32", "bfloat16")[position % 2]
     task = task_of(conv(*pair, out, layout=layout, **FORMS[name]), 1 + position % 2)
     assert taken(task)
-    assert problems(task, (1, 2, 7), position) == []
+    assert problems(task, (1, 2, 7), position, EVERY if share else DRAWN) == []
 
 
 @pytest.mark.parametrize(
-    ("mcpu", "pair"), diagonal(["x86-64-v3", "x86-64-v4", "icelake-server", "znver4"], PAIRS, every=2)
+    ("mcpu", "pair"), diagonal(["x86-64-v3", "x86-64-v4", "icelake-server", "znver4"], PAIRS, every=4)
 )
 def test_the_default_is_right_on_every_target(mcpu: str, pair: tuple[str, str]) -> None:
     layout = ("nchw", "nhwc")[PAIRS.index(pair) % 2]
@@ -121,12 +125,15 @@ BOTH_NEW = {
 
 
 @pytest.mark.parametrize(("pair", "k", "name"), diagonal(PAIRS[1:4:2] + PAIRS[-1:], [32, 37, "T"], BOTH_NEW, every=3))
-def test_operands_that_are_new_at_every_call_are_interleaved(pair: tuple[str, str], k: int | str, name: str) -> None:
+@shares(2)
+def test_operands_that_are_new_at_every_call_are_interleaved(
+    share: int, pair: tuple[str, str], k: int | str, name: str
+) -> None:
     extents = {"a": 2, "b": 3, "m": "T", "n": 19, "k": k}
     dtype = dict(zip("xy", pair, strict=True))
     task = task_of(workload_from_json({"program": BOTH_NEW[name], "extents": extents, "dtype": dtype}))
     assert taken(task)
-    assert problems(task, (0, 1, 21), 3) == []
+    assert problems(task, (0, 1, 21), 3, EVERY if share else DRAWN) == []
 
 
 def test_pixels_without_a_sign_need_no_offset_wherever_they_are() -> None:

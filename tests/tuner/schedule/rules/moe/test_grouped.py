@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.compiled import built_problems, loaded
+from tests.shares import shares
 from tuner.library.codegen import compile_candidate
 from tuner.program.job.build import workload_from_json
 from tuner.program.job.task import SearchTask
@@ -35,12 +36,13 @@ def task_of(workload: Workload, threads: int = 1) -> SearchTask:
     return SearchTask(workload, shape_vars=(ShapeVar("T", range(65)),), target=native(), threads=threads)
 
 
-@settings(max_examples=12, suppress_health_check=list(HealthCheck), deadline=None)
+@shares(2)
+@settings(max_examples=6, suppress_health_check=list(HealthCheck), deadline=None)
 @given(
     e=st.integers(1, 9), n=st.integers(1, 70), k=st.integers(1, 90), seed=st.integers(0, 2**32 - 1),
     threads=st.sampled_from([1, 2]),
 )  # fmt: skip
-def test_kernels_of_any_sizes_are_right(e: int, n: int, k: int, seed: int, threads: int) -> None:
+def test_kernels_of_any_sizes_are_right(share: int, e: int, n: int, k: int, seed: int, threads: int) -> None:
     task = task_of(workload_of(e=e, n=n, k=k), threads)
     assert rules_of(task)[0].name == RULE.name
     kernel = RULE.space(task).sample(np.random.default_rng(seed))

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.compiled import built_problems
+from tests.shares import diagonal, shares
 from tuner.program.job.build import make_workload, workload_from_json
 from tuner.program.job.task import SearchTask
 from tuner.program.language.workload import ShapeVar, Workload
@@ -101,13 +102,14 @@ def test_a_library_holds_four_bits_for_each_weight() -> None:
     assert layouts["s"].pack(np.zeros((96, 2), np.float32)).nbytes == 96 * 2 * 4
 
 
-@settings(max_examples=6, suppress_health_check=list(HealthCheck), deadline=None)
+@shares(2)
+@settings(max_examples=3, suppress_health_check=list(HealthCheck), deadline=None)
 @given(
     n=st.integers(1, 70), k=st.integers(1, 90), group=st.sampled_from([1, 3, 8, 32, 100]),
     seed=st.integers(0, 2**32 - 1), threads=st.sampled_from([1, 2]), form=st.sampled_from([(0, 0), (0, 1), (1, 0)]),
 )  # fmt: skip
 def test_kernels_of_any_sizes_are_right(
-    n: int, k: int, group: int, seed: int, threads: int, form: tuple[int, int]
+    share: int, n: int, k: int, group: int, seed: int, threads: int, form: tuple[int, int]
 ) -> None:
     task = task_of(make_workload("dense_int4", {"m": "T", "n": n, "k": k, "group": group}), threads)
     assert rules_of(task)[0].name == RULE.name
@@ -136,8 +138,7 @@ FURTHER: Mapping[str, Workload] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", FURTHER)
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize(("name", "seed"), diagonal(FURTHER, [0, 1], every=2))
 def test_further_forms_are_right(name: str, seed: int) -> None:
     task = task_of(FURTHER[name], 1 + seed)
     assert rules_of(task)[0].name == RULE.name

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.compiled import built_problems, loaded
+from tests.shares import shares
 from tuner.library.codegen import compile_candidate
 from tuner.measure.verification.verify import difference
 from tuner.program.job.build import workload_from_json
@@ -56,9 +57,10 @@ def programs(draw: st.DrawFn) -> dict[str, Any]:
     }  # fmt: skip
 
 
-@settings(max_examples=25)
+@shares(2)
+@settings(max_examples=10)
 @given(data=programs(), seed=st.integers(0, 2**32 - 1), threads=st.integers(1, 2), is_narrow=st.booleans())
-def test_random_windows(data: dict[str, Any], seed: int, threads: int, is_narrow: bool) -> None:
+def test_random_windows(share: int, data: dict[str, Any], seed: int, threads: int, is_narrow: bool) -> None:
     task = _task(data, threads, AVX2 if is_narrow else None)
     kernel = space_of(task).sample(np.random.default_rng(seed))
     assert built_problems(task, kernel, [{}]) == []
