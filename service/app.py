@@ -22,6 +22,7 @@ from service.conditional import Conditional
 from service.dashboard import access as access_pages
 from service.dashboard import assets, comparing, docs, fleet, form, model, pages
 from service.dashboard import records as record_pages
+from service.dashboard import trials as trial_pages
 from service.dashboard import workloads as workload_pages
 from service.dependencies import EXPORT_THREADS, IMPORTS, EventStreams
 from service.devices import endpoints as devices
@@ -48,6 +49,7 @@ from service.records import endpoints as records
 from service.security import SecurityHeaders
 from service.settings import Settings
 from service.starts import PacedStarts
+from service.trials import endpoints as trials
 from service.validation import Validation
 from service.workloads import endpoints as workloads
 from tuner import __version__
@@ -120,6 +122,7 @@ def _routes() -> Sequence[BaseRoute]:
         docs.router,
         pages.router,
         comparing.router,
+        trial_pages.router,
         model.router,
         fleet.router,
         access_pages.router,
@@ -135,6 +138,7 @@ def _v1() -> APIRouter:
     router = APIRouter(prefix="/v1")
     for part in (
         jobs.router,
+        trials.router,
         filters.router,
         explain.router,
         workloads.router,

@@ -17,6 +17,7 @@ from service.figures.searches import SearchesDep
 from service.jobs.service import find_task
 from service.times import between_s
 from tuner.figures import FIGURES
+from tuner.figures.instances import instance_lines
 from tuner.storage import JobOrder, JobQuery, JobState
 from tuner.storage.sql import Storage
 
@@ -91,6 +92,16 @@ def job_page(request: Request, job_id: str, storage: StorageDep, task: TaskQuery
         log=[event for event in storage.newest_events(job_id, LOGGED, MAX_LOGGED) if event.seq <= seq], seq=seq,
         kernels=kernels.chosen(storage, job, row),
     )  # fmt: skip
+
+
+@router.get("/fragments/jobs/{job_id}/instances")
+def instances_fragment(
+    request: Request, job_id: str, storage: StorageDep, searches: SearchesDep, task: TaskQuery = 0
+) -> HTMLResponse:
+    """The instances of a search, for the script of its page: a long search takes seconds to read."""
+    job, _, row = find_task(storage, job_id, task)
+    view, _ = searches.view(job, row)
+    return TEMPLATES.page(request, "_instances.html", job=job, row=row, lines=instance_lines(view))
 
 
 @router.get("/jobs/{job_id}/kernels/{kernel_id}")

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Annotated
 
 import anyio
-from anyio import CapacityLimiter, from_thread, to_thread
+from anyio import from_thread, to_thread
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import StreamingResponse
 from starlette.exceptions import HTTPException
@@ -18,6 +18,7 @@ from service.problems.openapi import answers
 from service.records import service
 from service.records.schemas import ImportOut
 from service.settings import Settings
+from service.streaming import in_turn
 
 router = APIRouter(prefix="/records", tags=["records"])
 
@@ -43,13 +44,7 @@ async def export_records(
 ) -> StreamingResponse:
     """Every tuning record (of these workloads, if any are named) as JSON lines, in the order stored."""
     pieces = await to_thread.run_sync(service.exported, storage, workload, limiter=exports)
-    return StreamingResponse(_in_turn(pieces, exports), media_type=JSONL)
-
-
-async def _in_turn(pieces: Iterator[bytes], exports: CapacityLimiter) -> AsyncIterator[bytes]:
-    """A thread is held for each piece alone: a slow reader holds none."""
-    while (piece := await to_thread.run_sync(next, pieces, None, limiter=exports)) is not None:
-        yield piece
+    return StreamingResponse(in_turn(pieces, exports), media_type=JSONL)
 
 
 # What is imported is seen by everyone.

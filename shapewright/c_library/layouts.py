@@ -88,4 +88,3 @@ def _index(parts: Sequence[_Dim], text: Text) -> str:
         raise ShapewrightError(f"a constant of {len(parts)} parts in one index has no form in C: at most {MAX_PARTS}")
     sizes, strides = (", ".join(map(text, each)) for each in ([p.size for p in parts], [p.stride for p in parts]))
     return f"{{{len(parts)}, {{{sizes or '0'}}}, {{{strides or '0'}}}}}"
-

@@ -44,7 +44,6 @@ TEXT: Mapping[str, str] = {
 """Expressions by operation; ``{0}`` and ``{1}`` are its inputs, the others its attributes."""
 
 
-
 def text_of(op: str, inputs: Sequence[str | float], attrs: Mapping[str, Any], dtype: str) -> str:
     """The expression of an operation on elements of ``dtype``; ``inputs``: expressions and numbers."""
     given = [each if isinstance(each, str) else literal(each, dtype) for each in inputs]

@@ -154,8 +154,12 @@ def _appended(graph: Graph, draft: Draft, node: Node) -> Draft:
 
 
 def _with(
-    draft: Draft, op: str, inputs: tuple[str | float | Operand, ...], dims: tuple[int, ...],
-    attrs: Mapping[str, Any] | None = None, dtype: str = "",
+    draft: Draft,
+    op: str,
+    inputs: tuple[str | float | Operand, ...],
+    dims: tuple[int, ...],
+    attrs: Mapping[str, Any] | None = None,
+    dtype: str = "",
 ) -> Draft:
     """A stage of ``op``; the operand among ``inputs`` is read along ``dims``."""
     operand = next((each for each in inputs if isinstance(each, Operand)), None)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-import numpy as np
 from jinja2 import Template
 
 from shapewright.cli.describe import figures as summary_figures
@@ -13,9 +12,8 @@ from shapewright.report.sources import ReportedJob, ReportedTask
 from tuner import figures
 from tuner.durations import format_duration
 from tuner.figures.html import html_environment
-from tuner.figures.shapes import served
+from tuner.figures.instances import instance_lines
 from tuner.program.language.workload import JsonObject
-from tuner.records import Baseline
 from tuner.search.outcome import Outcome, total_of
 from tuner.search.summary import JobSummary, SearchSummary
 from tuner.storage import JobEvent
@@ -98,31 +96,21 @@ def _task(job: ReportedJob, task: ReportedTask) -> JsonObject:
     }
 
 
-def _instances(task: ReportedTask) -> list[tuple[str, str, str, str, str, str]]:
+def _instances(task: ReportedTask) -> list[tuple[str, ...]]:
     """The table of instances: shape, weight, kernel, and the times of the library, of the default and of NumPy."""
-    view = task.view
-    kernels, times_s = served(view)
-    default = view.columns.default[1]
-    timed = {point.instance.values: point for point in view.baselines.points if point.name == "numpy"}
     return [
         (
-            str(instance) or "the one shape",
-            f"{instance.weight:g}",
-            view.label(kernel) if kernel else NOTHING,
-            _time(float(times_s[index])),
-            _time(float(default[index])),
-            _time(_latency_s(timed.get(instance.values))),
+            line.shape,
+            f"{line.instance.weight:g}",
+            line.label or NOTHING,
+            *(_time(each) for each in (line.latency_s, line.default_s, line.numpy_s)),
         )
-        for index, (instance, kernel) in enumerate(zip(view.task.instances, kernels, strict=True))
+        for line in instance_lines(task.view)
     ]
 
 
-def _latency_s(point: Baseline | None) -> float:
-    return point.latency_s if point else float("nan")
-
-
-def _time(seconds: float) -> str:
-    return format_duration(seconds) if np.isfinite(seconds) else NOTHING
+def _time(seconds: float | None) -> str:
+    return NOTHING if seconds is None else format_duration(seconds)
 
 
 def _text(event: JobEvent) -> str:

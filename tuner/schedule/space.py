@@ -73,9 +73,14 @@ class MicroKernel:
         return " ".join(f"{name}={value}" for name, value in self.values)
 
     @property
-    def shown(self) -> str:
+    def named(self) -> dict[str, int]:
         """Its values by the names that people are shown."""
-        return " ".join(f"{READABLE.get(name, name)}={value}" for name, value in self.values)
+        return {READABLE.get(name, name): value for name, value in self.values}
+
+    @property
+    def shown(self) -> str:
+        """``m_tile=8 k_unroll=4``: the same as text."""
+        return " ".join(f"{name}={value}" for name, value in self.named.items())
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 // Follows a job: its events update the numbers at once and invalidate the figures.
 import { invalidateAll } from "./figures.js";
-import { ask, every, post, reachable, reason, root } from "./service.js";
+import { ask, every, post, reachable, reason, replace, root } from "./service.js";
 
 const job = document.getElementById("job").dataset;
 const ENDED = ["COMPLETED", "CANCELLED", "FAILED"];
@@ -57,7 +57,7 @@ const kinds = {
     showProgress(progress);
     invalidateAll();
   },
-  trials() { invalidateAll(); },
+  trials() { instancesStale = true; invalidateAll(); },
   baselines(event) { log(event, "baselines measured"); invalidateAll(); },
   log(event) { log(event, event.data.message); },
   library(event) {
@@ -139,6 +139,18 @@ function log(event, text) {
   list.parentElement.scrollTop = list.parentElement.scrollHeight;
 }
 
+// Every instance with its kernel and its times, anew when there may be other times.
+const instances = document.getElementById("instances");
+let instancesStale = true;
+
+async function refreshInstances() {
+  if (!instancesStale) return;
+  instancesStale = false;
+  const answer = await ask(instances.dataset.fragment);
+  if (answer?.ok) replace(instances, await answer.text());
+  else instancesStale = !answer;
+}
+
 // -- what can be done -------------------------------------------------------------------------------------------------
 const button = (action) => document.querySelector(`[data-action="${action}"]`);
 
@@ -170,5 +182,7 @@ document.querySelector(".log").scrollTop = document.querySelector(".log").scroll
 if (job.ended === "no") follow();
 document.addEventListener("visibilitychange", () => (document.hidden ? leave() : check()));
 every(1, async () => showTime());
+every(3, refreshInstances);
+refreshInstances();
 // Somebody may resume it elsewhere.
 every(10, async () => { if (job.ended === "yes" && document.getElementById("state").textContent !== "completed") await check(); });

@@ -53,9 +53,7 @@ class Incumbents:
         prediction = self._model.predict(pool, self._shapes)
         return np.log(prediction.latency_s) - optimism * prediction.spread, prediction
 
-    def instances_for(
-        self, gains: Floats, least_gain: float = MIN_GAIN, most: int = INSTANCES_PER_KERNEL
-    ) -> list[int]:
+    def instances_for(self, gains: Floats, least_gain: float = MIN_GAIN, most: int = INSTANCES_PER_KERNEL) -> list[int]:
         """The instances where a kernel with these gains ([instances]) is expected to gain most; one that gains nowhere
         goes to one of its best."""
         order = (-gains * self._weights).argsort()[:most]

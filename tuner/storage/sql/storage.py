@@ -31,6 +31,7 @@ from tuner.storage.sql.records import Records
 from tuner.storage.sql.search_tasks import SearchTasks
 from tuner.storage.sql.served import ServedLibraries
 from tuner.storage.sql.sharing import Sharing
+from tuner.storage.sql.trial_table import TrialTables
 from tuner.storage.sql.trials import Trials
 from tuner.storage.sql.webhooks import Webhooks
 from tuner.storage.sql.workloads import Workloads
@@ -44,6 +45,7 @@ class ClientStorage(
     Records,
     FoundRecords,
     Trials,
+    TrialTables,
     Workloads,
     Lookups,
     Artifacts,

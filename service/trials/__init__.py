@@ -1,0 +1,1 @@
+"""Tables of the trials of a search: filtered, ordered, and downloaded."""
