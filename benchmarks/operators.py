@@ -1,7 +1,7 @@
 """Operators of the catalogue and programs of one's own, against PyTorch, TVM's schedulers and the memory bandwidth.
 
 Each is tuned at eight values of T and timed at these and, mostly, at held-out ones, in alternating samples beside every
-rival and a stream that reads and writes as many bytes (rivals/stream.py). ``--op`` (repeatable) names operators of
+rival and a stream that reads and writes as many bytes. ``--op`` (repeatable) names operators of
 suites/operators.yaml, ``resnet50`` or a layer of it, ``fused`` for all fused operators, or ``all``. The default are
 norms, softmax, sums of rows and elementwise chains. ``--sizes`` takes the first N workloads of each.
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,15 +43,15 @@ def page_with_tables(text: str, folder: Path = MEASUREMENTS) -> str:
 def summary_table(documents: Mapping[str, Document]) -> list[str]:
     """A line for each document: what, the figure, the worst shape, the machine, where from."""
     rows = [
-        [*KINDS[kind_of(document)][0](document), load(document), f"[{file.partition('.')[0]}](measurements/{file})"]
-        for file, document in documents.items()
+        [*KINDS[kind_of(each)](each)[0], load(each), f"[{file.partition('.')[0]}](measurements/{file})"]
+        for file, each in documents.items()
     ]
-    return list(_table(["what", "figure", "least", "machine", "measurement"], *rows))
+    return _table(["what", "figure", "least", "machine", "measurement"], *rows)
 
 
 def tables(document: Document, file: str = "") -> list[str]:
     """How it was measured, then what."""
-    return [*conditions(document, file), "", *KINDS[kind_of(document)][1](document)]
+    return [*conditions(document, file), "", *KINDS[kind_of(document)](document)[1]]
 
 
 def kind_of(document: Document) -> str:
@@ -74,12 +74,9 @@ def load(document: Document) -> str:
     return f"{state}, load average {' and '.join(f'{each:.1f}' for each in loads)}"
 
 
-# -- tables by kind ---------------------------------------------------------------------------------------------------
-def _table(*rows: Sequence[str]) -> Iterator[str]:
-    head, *others = rows
-    yield f"| {' | '.join(head)} |"
-    yield f"| {' | '.join('---' if index == 0 else '---:' for index in range(len(head)))} |"
-    yield from (f"| {' | '.join(row)} |" for row in others)
+def _table(head: Sequence[str], *rows: Sequence[str]) -> list[str]:
+    rule = ["---", *["---:"] * (len(head) - 1)]
+    return [f"| {' | '.join(row)} |" for row in (head, rule, *rows)]
 
 
 def times(value: float | None) -> str:
@@ -94,119 +91,97 @@ def with_interval(value: float | None, bounds: Sequence[float] | None) -> str:
     return f"{value:.2f}x ({bounds[0]:.2f} to {bounds[1]:.2f}{noisy})"
 
 
-def _kernels(document: Document) -> Iterator[str]:
+# -- by kind: what, the figure and the worst shape in a line; and the table -------------------------------------------
+Told = tuple[tuple[str, str, str], list[str]]
+
+
+def _kernels(document: Document) -> Told:
     """Ratios at every shape by workload, then the means."""
-    workloads = grouped(document["rows"], "workload")
-    shapes = list(dict.fromkeys(format_shape(row["shape"]) for row in document["rows"]))
+    summary, workloads = document["summary"], grouped(document["rows"], "workload")
     at = {name: {format_shape(row["shape"]): row for row in rows} for name, rows in workloads.items()}
-    marked = [f"{shape}*" if _is_tuned(document["rows"], shape) else shape for shape in shapes]
+    shapes = {format_shape(row["shape"]): "*" if row["tuned_on"] else "" for row in document["rows"]}
     body = [
-        [mark, *(times(against_best(rows[shape])) if shape in rows else "" for rows in at.values())]
-        for shape, mark in zip(shapes, marked, strict=True)
+        [shape + mark, *(times(against_best(rows[shape])) if shape in rows else "" for rows in at.values())]
+        for shape, mark in shapes.items()
     ]
-    counted = {name: [row for row in rows if row["ours_s"] >= SHORTEST_S] for name, rows in workloads.items()}
-    means = [with_interval(mean(against_best, rows), interval_of(rows)) for rows in counted.values()]
-    yield from _table(["shape", *workloads], *body, ["**mean**", *means])
-    summary = document["summary"]
-    yield ""
-    yield (
-        f"All: {_headline_of_kernels(document)[1]}; held-out shapes {times(summary['geomean_vs_best_held_out'])}, the "
-        f"least {times(summary['worst_vs_best'])}. Tuning took {summary['tuning_s']:.0f} s, {summary['trials']} trials."
-    )
-
-
-def _is_tuned(rows: Sequence[Row], shape: str) -> bool:
-    return any(row["tuned_on"] for row in rows if format_shape(row["shape"]) == shape)
-
-
-def _headline_of_kernels(document: Document) -> tuple[str, str, str]:
-    summary, protocol = document["summary"], document["protocol"]
+    counted = ([row for row in rows if row["ours_s"] >= SHORTEST_S] for rows in workloads.values())
+    means = [with_interval(mean(against_best, rows), interval_of(rows)) for rows in counted]
     value = with_interval(summary["geomean_vs_best"], summary["interval_vs_best"])
-    return f"`{protocol['suite']}` against the fastest vendor routine", value, times(summary["worst_vs_best"])
+    worst = times(summary["worst_vs_best"])
+    text = (
+        f"All: {value}; held-out shapes {times(summary['geomean_vs_best_held_out'])}, the least {worst}. Tuning took "
+        f"{summary['tuning_s']:.0f} s, {summary['trials']} trials."
+    )
+    headline = f"`{document['protocol']['suite']}` against the fastest vendor routine", value, worst
+    return headline, [*_table(["shape", *workloads], *body, ["**mean**", *means]), "", text]
 
 
-def _operators(document: Document) -> Iterator[str]:
-    body, trials = [], {item["workload"]: item["trials"] for item in document["protocol"]["tuning"]}
-    for name, rows in grouped(document["rows"], "workload").items():
-        best = with_interval(mean(against_best, rows), interval_of(rows))
-        separate, share = mean(against("separate"), rows), mean(bandwidth, rows)
-        least = times(min(ratios(rows), default=None))
-        told = "" if share is None else f"{share:.2f}"
-        body.append([name, str(trials[name]), best, least, times(separate), told])
+def _operators(document: Document) -> Told:
+    rows, trials = document["rows"], {item["workload"]: item["trials"] for item in document["protocol"]["tuning"]}
+
+    def row(name: str, own: Sequence[Row]) -> list[str]:
+        share = mean(bandwidth, own)
+        told = [times(min(ratios(own), default=None)), times(mean(against("separate"), own))]
+        return [name, str(trials[name]), best(own), *told, "" if share is None else f"{share:.2f}"]
+
+    def best(own: Sequence[Row]) -> str:
+        return with_interval(mean(against_best, own), interval_of(own))
+
     head = ["workload", "trials", "over PyTorch's fastest way", "least", "over two libraries", "of the stream's rate"]
-    yield from _table(head, *body)
+    what = f"{len(grouped(rows, 'operator'))} operators against PyTorch's fastest way"
+    table = _table(head, *(row(name, own) for name, own in grouped(rows, "workload").items()))
+    return (what, best(rows), times(min(ratios(rows)))), table
 
 
-def _headline_of_operators(document: Document) -> tuple[str, str, str]:
-    rows = document["rows"]
-    count = len(grouped(rows, "operator"))
-    value = with_interval(mean(against_best, rows), interval_of(rows))
-    return f"{count} operators against PyTorch's fastest way", value, times(min(ratios(rows)))
-
-
-def _theory(document: Document) -> Iterator[str]:
-    body = []
-    for name, figures in document["summary"].items():
+def _theory(document: Document) -> Told:
+    summary, points, told = document["summary"], document["points"].values(), {}
+    for name, figures in summary.items():
         against = with_interval(figures.get("geomean_vs_best"), figures.get("interval_vs_best"))
-        trials = sum(point[name]["trials"] for point in document["points"].values() if name in point)
+        trials = sum(point[name]["trials"] for point in points if name in point)
         regret = "" if name == SEARCHED else f"{100 * figures['regret']:.1f} % ({100 * figures['worst']:.0f} %)"
-        body.append([name, str(trials), against, times(figures.get("worst_vs_best")), regret])
+        told[name] = [name, str(trials), against, times(figures.get("worst_vs_best")), regret]
     head = ["library", "trials", "over the fastest vendor routine", "least", "longer than the search's (worst shape)"]
-    yield from _table(head, *body)
-    if not sum(point[SEARCHED]["trials"] for point in document["points"].values()):
-        yield ""
-        yield "The search came to no trial in its time: its library is that of theory. What they differ by is noise."
-
-
-def _headline_of_theory(document: Document) -> tuple[str, str, str]:
-    name = "calibrated" if "calibrated" in document["summary"] else "typical"
-    figures = document["summary"][name]
-    value = with_interval(figures["geomean_vs_best"], figures["interval_vs_best"])
+    lines = _table(head, *told.values())
+    if not sum(point[SEARCHED]["trials"] for point in points):
+        lines += [
+            "",
+            "The search came to no trial in its time: its library is that of theory. What they differ by is noise.",
+        ]
+    _, _, value, least, _ = told["calibrated" if "calibrated" in summary else "typical"]
     what = f"`trials: 0` on `{document['protocol']['suite']}` against the fastest vendor routine"
-    return what, value, times(figures["worst_vs_best"])
+    return (what, value, least), lines
 
 
-def _overhead(document: Document) -> Iterator[str]:
+def _overhead(document: Document) -> Told:
     summary = document["summary"]
     rows = [[f"a call from Python: {name}", f"{value:.0f} ns"] for name, value in summary["call_ns"].items()]
     choice = [f"choosing among {summary['kernels']} kernels", f"{summary['dispatch_ns']:.1f} ns"]
-    yield from _table(["figure", "time"], choice, *rows)
+    headline = "a call from Python with NumPy arrays", f"{summary['call_ns']['numpy'] / 1000:.2f} us", ""
+    return headline, _table(["figure", "time"], choice, *rows)
 
 
-def _headline_of_overhead(document: Document) -> tuple[str, str, str]:
-    calls = document["summary"]["call_ns"]
-    return "a call from Python with NumPy arrays", f"{calls['numpy'] / 1000:.2f} us", ""
-
-
-def _service(document: Document) -> Iterator[str]:
-    timed = [row for row in document["rows"] if "p99_s" in row]
+def _service(document: Document) -> Told:
+    summary, loaded = document["summary"], document["protocol"]["loaded"]
+    kind = document["protocol"]["database"]["kind"]
     body = [
         [row["figure"], *(f"{1000 * row[f'p{p}_s']:.1f} ms" for p in (50, 90, 99)),
          "" if row["per_s"] is None else f"{row['per_s']:.0f}"]
-        for row in timed
+        for row in document["rows"] if "p99_s" in row
     ]  # fmt: skip
-    yield from _table(["route", "p50", "p90", "p99", "requests/s"], *body)
-    summary, loaded = document["summary"], document["protocol"]["loaded"]
-    yield ""
-    yield (
-        f"{loaded['records'] + loaded['large']:,} records on {document['protocol']['database']['kind']}. One worker "
-        f"stores {summary['inserts_per_s']:,.0f} records/s; 1,000 lookups in one call take "
-        f"{summary['lookup_1000_s']:.2f} s, again {summary['lookup_1000_again_s']:.2f} s; "
-        f"{document['protocol']['idle_streams']:,} idle event streams take {summary['idle_streams_cores']:.3f} cores."
+    text = (
+        f"{loaded['records'] + loaded['large']:,} records on {kind}. One worker stores {summary['inserts_per_s']:,.0f} "
+        f"records/s; 1,000 lookups in one call take {summary['lookup_1000_s']:.2f} s, again "
+        f"{summary['lookup_1000_again_s']:.2f} s; {document['protocol']['idle_streams']:,} idle event streams take "
+        f"{summary['idle_streams_cores']:.3f} cores."
     )
+    headline = f"`best` in a closed loop, {kind}", f"{summary['best_per_s']:.0f} requests/s", ""
+    return headline, [*_table(["route", "p50", "p90", "p99", "requests/s"], *body), "", text]
 
 
-def _headline_of_service(document: Document) -> tuple[str, str, str]:
-    kind = document["protocol"]["database"]["kind"]
-    return f"`best` in a closed loop, {kind}", f"{document['summary']['best_per_s']:.0f} requests/s", ""
-
-
-KINDS: Mapping[str, tuple[Callable[[Document], tuple[str, str, str]], Callable[[Document], Iterator[str]]]] = {
-    "kernels": (_headline_of_kernels, _kernels), "operators": (_headline_of_operators, _operators),
-    "theory": (_headline_of_theory, _theory), "overhead": (_headline_of_overhead, _overhead),
-    "service": (_headline_of_service, _service),
+KINDS: Mapping[str, Callable[[Document], Told]] = {
+    "kernels": _kernels, "operators": _operators, "theory": _theory, "overhead": _overhead, "service": _service,
 }  # fmt: skip
-"""What, the figure and the worst shape in a line, and the table; by the module that wrote the document."""
+"""By the module that wrote the document."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -218,12 +193,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("\n".join(tables(read(path))), end="\n\n")
     if options.documents:
         return 0
-    before = PAGE.read_text()
-    after = page_with_tables(before)
-    if options.check:
-        return int(before != after)
-    PAGE.write_text(after)
-    return 0
+    after = page_with_tables(before := PAGE.read_text())
+    if not options.check:
+        PAGE.write_text(after)
+    return int(options.check and before != after)
 
 
 if __name__ == "__main__":

@@ -100,9 +100,7 @@ def _asked(remote: Remote) -> Callable[[Shape], Sampler]:
     return samples
 
 
-def time_at(
-    contenders: Contenders, shape: Shape, budget_s: float = SHAPE_BUDGET_S
-) -> tuple[Samples, dict[str, str]]:
+def time_at(contenders: Contenders, shape: Shape, budget_s: float = SHAPE_BUDGET_S) -> tuple[Samples, dict[str, str]]:
     """Seconds of a call in each round, by contender, and why others do not serve the shape."""
     samplers: dict[str, Sampler] = {}
     reasons: dict[str, str] = {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -37,7 +36,7 @@ def local_service(data_dir: Path) -> Iterator[dict[str, str]]:
     command = [sys.executable, "-m", "shapewright", "up", "--port", str(port), "--data-dir", str(data_dir)]
     process = subprocess.Popen(command, env=environment)
     try:
-        _wait_until_ready(process, url, environment)
+        _wait_until_ready(process, url)
         yield environment
     finally:
         # A second Ctrl-C must not leave it running, nor take its directory away from under it.
@@ -62,8 +61,8 @@ def service_at(url: str | None, data_dir: Path) -> Iterator[dict[str, str]]:
         yield {**os.environ, "SHAPEWRIGHT_URL": url}
 
 
-def _wait_until_ready(process: subprocess.Popen[bytes], url: str, environment: dict[str, str]) -> None:
-    """Ready is a service that answers and a device that has registered."""
+def _wait_until_ready(process: subprocess.Popen[bytes], url: str) -> None:
+    """Ready is a service that answers so: a job can be submitted, and will run."""
     deadline = time.monotonic() + READY_S
     while time.monotonic() < deadline:
         if process.poll() == 0:
@@ -72,15 +71,9 @@ def _wait_until_ready(process: subprocess.Popen[bytes], url: str, environment: d
         if process.returncode is not None:
             raise SystemExit(f"`shapewright up` ended with exit code {process.returncode} before it was ready")
         try:
-            if httpx.get(f"{url}/readyz", timeout=5.0).status_code == httpx.codes.OK and _devices(environment):
+            if httpx.get(f"{url}/readyz", timeout=5.0).status_code == httpx.codes.OK:
                 return
         except httpx.TransportError:
             pass  # Not listening yet; the deadline bounds the wait.
         time.sleep(0.3)
     raise SystemExit(f"the service at {url} was not ready within {READY_S:g} s")
-
-
-def _devices(environment: dict[str, str]) -> bool:
-    command = [sys.executable, "-m", "shapewright", "devices", "--json"]
-    answer = subprocess.run(command, env=environment, capture_output=True, timeout=READY_S, check=False)
-    return answer.returncode == 0 and bool(json.loads(answer.stdout))

@@ -173,7 +173,7 @@ class Document:
 
 
 # -- options, as argparse wants them ----------------------------------------------------------------------------------
-def options_of(doc: str | None, *, needs_json: bool = True, **options: Any) -> argparse.ArgumentParser:
+def options_of(doc: str | None, **options: Any) -> argparse.ArgumentParser:
     """A parser with ``--json`` and these options, which ``doc``, the module's text, explains.
 
     What is given for an option is its default, which has its type too (a tuple: of integers or numbers, a list: of
@@ -191,35 +191,33 @@ def options_of(doc: str | None, *, needs_json: bool = True, **options: Any) -> a
             if isinstance(given, tuple):
                 parse = numbers if isinstance(given[0], float) else integers
             parser.add_argument(flag, type=parse, default=given, help=f"default: {given}")
-    parser.add_argument("--json", type=Path, metavar="OUT", required=needs_json)
+    parser.add_argument("--json", type=Path, metavar="OUT", required=True)
     return parser
 
 
-def integers(text: str) -> tuple[int, ...]:
-    """Integers from text as in 0,1,2."""
-    try:
-        return tuple(map(int, text.split(",")))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no list of integers, as in 1,2,3") from None
+def _parsed(form: str, parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    """A type of argparse, which names the form that a text has not."""
+
+    def parsed(text: str) -> Any:
+        try:
+            return parse(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} is no {form}") from None
+
+    return parsed
 
 
-def count(text: str) -> int:
-    """One or more."""
-    number = int(text) if text.isdecimal() else 0
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of 1 or more")
-    return number
+def _at_least(least: float, value: float) -> float:
+    if not least <= value < float("inf"):
+        raise ValueError
+    return value
 
 
-def numbers(text: str) -> tuple[float, ...]:
-    """Numbers of 0 or more, from text as in 0,60,180."""
-    try:
-        values = tuple(map(float, text.split(",")))
-    except ValueError:
-        values = (-1.0,)
-    if not all(0 <= value < float("inf") for value in values):
-        raise argparse.ArgumentTypeError(f"{text!r} is no list of numbers of 0 or more, as in 0,60,180")
-    return values
+integers = _parsed("list of integers, as in 1,2,3", lambda text: tuple(map(int, text.split(","))))
+count = _parsed("number of 1 or more", lambda text: _at_least(1, int(text)))
+numbers = _parsed(
+    "list of numbers of 0 or more, as in 0,60,180", lambda text: tuple(_at_least(0, float(x)) for x in text.split(","))
+)
 
 
 def names(text: str) -> list[str]:

@@ -26,6 +26,7 @@ import yaml
 from benchmarks.harness.remote import limit_threads
 from benchmarks.harness.results import options_of
 from tuner.errors import InvalidInput
+from tuner.program.catalogue import OPS
 from tuner.program.job.build import workload_from_json
 from tuner.program.job.documents import read_yaml
 from tuner.program.job.task import SearchTask, parse_instances, parse_shape_vars
@@ -33,6 +34,7 @@ from tuner.program.language.workload import ShapeVar, Workload
 from tuner.program.target import Target, native
 
 FIELDS = {"name", "source", "shape_vars", "tune", "test", "workloads"}
+Args = Mapping[str, Any]
 OPERATORS = Path(__file__).parents[1] / "suites" / "operators.yaml"
 
 
@@ -110,6 +112,15 @@ def operators_file() -> Mapping[str, Any]:
 def operators() -> Mapping[str, Mapping[str, Any]]:
     """What the file says of each operator, by name."""
     return operators_file()["operators"]  # type: ignore[no-any-return]
+
+
+def named(workload: Workload) -> tuple[str, Args]:
+    """The workload's name among operators, as ``dense`` or ``dense+bias+gelu``, and its args with all settings."""
+    data = workload.to_json()
+    programs = (name for name, told in operators().items() if told.get("program") == data.get("program", ""))
+    op = str(data.get("op") or next(programs, ""))
+    defaults = {key: setting.default for key, setting in OPS[op].settings.items()} if op in OPS else {}
+    return "+".join([op, *data.get("epilogue", ())]), defaults | data.get("args", {})
 
 
 def is_fused(name: str) -> bool:

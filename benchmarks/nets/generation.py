@@ -27,7 +27,6 @@ TOLERANCE = 1e-4
 """The tolerance of the scores of words, absolute and relative to the largest."""
 
 
-
 def write_libraries(tasks: Iterable[SearchTask], folder: Path) -> None:
     """Libraries of kernels that are right and not fast, for whoever looks at results alone: one for each task, for this
     machine, in a folder of its own."""

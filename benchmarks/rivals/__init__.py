@@ -31,7 +31,7 @@ VENDORS = {
     "bmm": ("torch_products", "bmm"),
     "linear": ("torch_products", "linear"),
     "mkl": ("torch_products", "mkl"),
-    "onednn": ("torch_packed", "prepare"),
+    "onednn": ("torch_products", "packed"),
     "compile": ("torch_compiled", "prepare"),
     "torch": ("torch_kernels", "prepare"),
 }
@@ -68,7 +68,7 @@ def contender(
 
     torch.set_num_threads(threads)
     if name == STREAM:
-        from benchmarks.rivals.stream import stream  # noqa: PLC0415
+        from benchmarks.rivals.torch_products import stream  # noqa: PLC0415
 
         return lambda shape: stream(*stream_bytes(workload, shape))
     module, function = VENDORS[name]

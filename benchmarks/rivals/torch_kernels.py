@@ -14,23 +14,13 @@ import torch
 from torch.nn import functional
 
 from benchmarks.harness.calls import Call, DoesNotApply
-from benchmarks.harness.suite import operators
-from benchmarks.rivals.torch_products import Prepared, tensor_of
+from benchmarks.harness.suite import Args, named
+from benchmarks.rivals.torch_products import Prepared, int4_numbers, tensor_of
 from tuner.program.catalogue import OPS
 from tuner.program.language.workload import Workload
 from tuner.program.target import Hardware, native
 
-Args = Mapping[str, Any]
 Kernel = Callable[..., Any]
-
-
-def named(workload: Workload) -> tuple[str, Args]:
-    """The workload's name among kernels, as ``dense`` or ``dense+bias+gelu``, and its args with all settings."""
-    data = workload.to_json()
-    programs = (name for name, told in operators().items() if told.get("program") == data.get("program", ""))
-    op = str(data.get("op") or next(programs, ""))
-    defaults = {key: setting.default for key, setting in OPS[op].settings.items()} if op in OPS else {}
-    return "+".join([op, *data.get("epilogue", ())]), defaults | data.get("args", {})
 
 
 def kernel_of(workload: Workload) -> Callable[[Sequence[Any]], Call]:
@@ -69,11 +59,6 @@ def _with_out(function: Any, *operands: Any) -> Call:
 
 
 # -- products ---------------------------------------------------------------------------------------------------------
-def int4_numbers(halves: Any) -> Any:
-    """[n, k] of uint8, from two numbers in each byte of [n, k // 2], the lower half first."""
-    return torch.stack([halves & 15, halves >> 4], dim=-1).flatten(1)
-
-
 def _quantized_dense(args: Args, x: Any, weight: Any, scales: Any) -> Call:
     """oneDNN's quantised linear layer, as torch.compile calls it; the weight is packed for the number of rows."""
     packed = torch.ops.onednn.qlinear_prepack(weight, x.shape)

@@ -1,21 +1,24 @@
-"""Routines of MKL and oneDNN for matrix products, through PyTorch, which ships both: each called as its users call it,
-a constant packed ahead where the routine has a way to. They take what our contraction rule takes."""
+"""Routines of MKL and oneDNN, through PyTorch, which ships both: each called as its users call it, a constant packed
+ahead where the routine has a way to, as torch.compile calls them once a model is frozen. Activations are fused where
+oneDNN fuses them. Those for matrix products take what our contraction rule takes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
 from benchmarks.harness.calls import Array, Call, DoesNotApply
+from benchmarks.harness.suite import Args, named
 from tuner.program.language.workload import Workload
 from tuner.schedule import NoMatch
 from tuner.schedule.product.match.plain import Matrices, match
 
 Prepared = Callable[[Sequence[Array]], Call]
 """A function from all inputs of a call in order, constants among them, to the call. Made once for a workload."""
+Kernel = Callable[[Args, Sequence[Any]], Call]
 Operands = Callable[[Sequence[Array]], tuple[Any, Any]]
 
 
@@ -24,6 +27,11 @@ def tensor_of(array: Array) -> Any:
     if array.dtype.name == "bfloat16":
         return torch.from_numpy(array.view(np.uint16)).view(torch.bfloat16)
     return torch.from_numpy(array)
+
+
+def int4_numbers(halves: Any) -> Any:
+    """[n, k] of uint8, from two numbers in each byte of [n, k // 2], the lower half first."""
+    return torch.stack([halves & 15, halves >> 4], dim=-1).flatten(1)
 
 
 def contraction_of(workload: Workload) -> Matrices:
@@ -109,5 +117,107 @@ def onednn(workload: Workload) -> Prepared:
         if roles.right.is_packed_ahead:
             weight = torch.ops.mkldnn._reorder_linear_weight(weight, x.shape[0])
         return lambda: torch.ops.mkldnn._linear_pointwise(x, weight, None, "none", [], "")
+
+    return call
+
+
+# -- oneDNN with a constant packed for the shape ----------------------------------------------------------------------
+ACTIVATIONS: Mapping[str, tuple[str, str]] = {"relu": ("relu", ""), "gelu": ("gelu", "none")}
+"""oneDNN's name of an epilogue, and its algorithm."""
+
+
+def packed(workload: Workload) -> Prepared:
+    """Raises DoesNotApply for an operand or a setting that the packed routine does not take."""
+    name, args = named(workload)
+    if name not in PACKED:
+        return onednn(workload)
+    if args.get("layout", "nchw") != "nchw":
+        raise DoesNotApply("it packs for channels first here")
+
+    def call(inputs: Sequence[Array]) -> Call:
+        try:
+            return PACKED[name](args, [tensor_of(array) for array in inputs])
+        except RuntimeError as error:
+            # As for float16, which it packs only for CPUs that compute it.
+            raise DoesNotApply(f"oneDNN does not pack it: {str(error).splitlines()[0]}") from error
+
+    return call
+
+
+def _linear(*epilogue: str) -> Kernel:
+    def kernel(args: Args, inputs: Sequence[Any]) -> Call:
+        x, weight, *others = inputs
+        bias = others[0] if "bias" in epilogue else None
+        activation, algorithm = _activation(epilogue)
+        packed = torch.ops.mkldnn._reorder_linear_weight(weight, x.shape[0])
+        function = torch.ops.mkldnn._linear_pointwise
+        return lambda: function(x, packed, bias, activation, [], algorithm)
+
+    return kernel
+
+
+def _int4_linear(args: Args, inputs: Sequence[Any]) -> Call:
+    """The weight as float32, computed ahead of all calls: the same results as with four bits, eight times the bytes."""
+    x, halves, scales = inputs
+    numbers = int4_numbers(halves)
+    weight = (numbers - 8.0) * scales.repeat_interleave(args["group"], dim=1)[:, : numbers.shape[1]]
+    return _linear()(args, [x, weight])
+
+
+def _conv(rank: int, *epilogue: str, is_transpose: bool = False) -> Kernel:
+    def kernel(args: Args, inputs: Sequence[Any]) -> Call:
+        x, weight, *others = inputs
+        bias = others[0] if "bias" in epilogue else None
+        if weight.dim() == rank + 1:
+            # A depthwise weight: each channel is a group.
+            args, weight = {**args, "groups": len(weight)}, weight.unsqueeze(1)
+        padding, stride, dilation = ([args[name]] * rank for name in ("pad", "stride", "dilation"))
+        ops, groups, (activation, algorithm) = torch.ops.mkldnn, args["groups"], _activation(epilogue)
+        if is_transpose:
+            outer = [0] * rank
+            settings: tuple[Any, ...] = (padding, outer, stride, dilation, groups)
+            packed = ops._reorder_convolution_transpose_weight(weight, *settings, list(x.shape))
+            function = ops._convolution_transpose_pointwise
+        else:
+            settings = (padding, stride, dilation, groups)
+            packed = ops._reorder_convolution_weight(weight, *settings, list(x.shape))
+            function = ops._convolution_pointwise
+        return lambda: function(x, packed, bias, *settings, activation, [], algorithm)
+
+    return kernel
+
+
+def _activation(epilogue: Sequence[str]) -> tuple[str, str]:
+    return next((ACTIVATIONS[name] for name in epilogue if name in ACTIVATIONS), ("none", ""))
+
+
+PACKED: Mapping[str, Kernel] = {
+    **dict.fromkeys(("dense", "dense_bfloat16"), _linear()), "dense+bias+gelu": _linear("bias", "gelu"),
+    "dense_int4": _int4_linear,
+    **dict.fromkeys(("conv2d", "group_conv2d", "dilated_conv2d", "depthwise_conv2d"), _conv(2)), "conv3d": _conv(3),
+    "conv2d+bias+relu": _conv(2, "bias", "relu"), "conv2d_transpose": _conv(2, is_transpose=True),
+}  # fmt: skip
+"""What a constant is packed for; matrix products of other names are multiplied by ``onednn``."""
+
+
+# -- the bandwidth of memory ------------------------------------------------------------------------------------------
+def stream(read_bytes: int, written_bytes: int) -> Call:
+    """How fast memory can be read and written here: so many bytes, rounded to whole floats, by PyTorch's vector code.
+
+    Every output byte is written once and every input byte read once, at the same sizes as a workload's, so that the
+    same caches serve both. Writes read their lines first, as those of ordinary kernels do. The output is the sum of two
+    inputs; inputs that are left over are summed up, an output that is left over is filled.
+    """
+    reads, writes = max(2, read_bytes // 4), max(1, written_bytes // 4)
+    moved = min(writes, reads // 2)
+    first, second, out = torch.ones(moved), torch.ones(moved), torch.empty(writes)
+    rest, ahead, behind = torch.ones(reads - 2 * moved), out[:moved], out[moved:]
+
+    def call() -> None:
+        torch.add(first, second, out=ahead)
+        if len(behind):
+            behind.fill_(1.0)
+        if len(rest):
+            rest.sum()
 
     return call

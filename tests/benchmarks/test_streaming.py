@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("torch", reason="torch is not installed: pip install 'shapewright[bench]'")
 
-from benchmarks.rivals.stream import stream
+from benchmarks.rivals.torch_products import stream
 
 
 @pytest.mark.parametrize(("reads", "writes"), [(4, 4), (1, 1), (12, 4), (100, 1), (1, 9), (7, 3), (0, 0)])
