@@ -28,9 +28,11 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 import shapewright as sw
+from benchmarks.compare.rows import BEST, against_best
+from benchmarks.compare.summary import against, held_out, mean, ratios
 from benchmarks.harness.remote import Remote, in_own_process
-from benchmarks.harness.results import Row, finish, names, options_of, say
-from benchmarks.harness.turns import alternate, geomean
+from benchmarks.harness.results import Row, finish, grouped, names, options_of, say
+from benchmarks.harness.turns import alternate
 from benchmarks.nets.contenders import COMPILED, EAGER, OURS, Contender
 from benchmarks.nets.tuning import known_of, tuned, warmed
 from benchmarks.nets.zoo import MODELS, build
@@ -167,7 +169,7 @@ def _row(
     errors = [float(np.abs(a - b).max()) for a, b in zip(outputs[OURS], expected, strict=True)]
     return {
         "workload": f"{model}, batch {batch}", "shape": {"batch": batch, "length": length},
-        "tuned_on": length in lengths_of(model, TUNED), "ours_s": times.pop(OURS), "rivals_s": times,
+        "tuned_on": length in lengths_of(model, TUNED), **compared(times),
         "flops": _flops(model, batch, length), "peak_fraction": None,
         "max_abs_error": float(np.max(errors)),  # NaN if one is
         "tolerance": TOLERANCE * max(1.0, *(float(np.abs(each).max()) for each in expected)),
@@ -204,30 +206,28 @@ def _built(model: str) -> Any:
     return build(model)
 
 
+def compared(times: Mapping[str, float]) -> Row:
+    """``vs``: how many times faster than each rival ours is, and than the fastest of them at this size."""
+    rivals = {name: seconds for name, seconds in times.items() if name != OURS}
+    vs = {name: seconds / times[OURS] for name, seconds in rivals.items()}
+    return {"ours_s": times[OURS], "rivals_s": rivals, "vs": {**vs, BEST: min(vs.values())}}
+
+
 def _line(row: Row) -> str:
-    rivals = ", ".join(f"{name} {seconds / row['ours_s']:.2f}x" for name, seconds in row["rivals_s"].items())
-    mark = "*" if row["tuned_on"] else " "
-    length = row["shape"]["length"]
+    rivals = ", ".join(f"{name} {row['vs'][name]:.2f}x" for name in row["rivals_s"])
+    mark, length = "*" if row["tuned_on"] else " ", row["shape"]["length"]
     return f"{row['workload']}, length {length:>4}{mark} {1e3 * row['ours_s']:>9.2f} ms; against {rivals}"
 
 
 def summary_of(rows: Sequence[Row]) -> dict[str, Any]:
     """Geometric means of how many times faster ours is."""
-    by_rival: dict[str, list[float]] = {}
-    by_workload: dict[str, list[float]] = {}
-    for row in rows:
-        ratios = {name: seconds / row["ours_s"] for name, seconds in row["rivals_s"].items()}
-        for name, ratio in ratios.items():
-            by_rival.setdefault(name, []).append(ratio)
-        by_workload.setdefault(row["workload"], []).append(min(ratios.values()))
-    best = [min(row["rivals_s"].values()) / row["ours_s"] for row in rows]
-    held_out = [ratio for ratio, row in zip(best, rows, strict=True) if not row["tuned_on"]]
+    rivals = sorted({name for row in rows for name in row["rivals_s"]})
     return {
-        "geomean_vs": {name: geomean(each) for name, each in sorted(by_rival.items())},
-        "geomean_vs_best": geomean(best),
-        "geomean_vs_best_held_out": geomean(held_out) if held_out else None,
-        "geomean_vs_best_by_workload": {name: geomean(each) for name, each in by_workload.items()},
-        "worst_vs_best": min(best),
+        "geomean_vs": {name: mean(against(name), rows) for name in rivals},
+        "geomean_vs_best": mean(against_best, rows),
+        "geomean_vs_best_held_out": mean(against_best, held_out(rows)),
+        "geomean_vs_best_by_workload": {k: mean(against_best, own) for k, own in grouped(rows, "workload").items()},
+        "worst_vs_best": min(ratios(rows)),
         "max_abs_error": float(np.max([row["max_abs_error"] for row in rows])),
         "regret": None,
     }

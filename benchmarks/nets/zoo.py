@@ -1,21 +1,23 @@
-"""The models of ``benchmarks.models``, with random weights: nothing is downloaded.
+"""The models of ``benchmarks.models`` (suites/models.yaml), with random weights: nothing is downloaded.
 
-Most are written here, in plain PyTorch. Those under their published names are transformers' and torchvision's own (the
-extra ``zoo``).
+Most are written here, in plain PyTorch; others are transformers' and torchvision's own (the extra ``zoo``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from pathlib import Path
+from typing import Any
 
 import torch
+import yaml
 from torch import nn
 from torch.nn import functional
 
 from benchmarks.nets.architectures import of_torchvision, of_transformers
 
+FILE = Path(__file__).parents[1] / "suites" / "models.yaml"
 SEED = 0
 
 
@@ -32,8 +34,8 @@ class Zoo:
     inputs: Callable[[int, int], tuple[torch.Tensor, ...]]
     lengths: range
     batches: Sequence[int]
-    axis: int = 1
-    package: str | None = None
+    axis: int
+    package: str | None
 
 
 def build(name: str) -> nn.Module:
@@ -186,45 +188,20 @@ class Vit(nn.Module):  # type: ignore[misc]
 
 
 # -- by name --------------------------------------------------------------------------------------------------------
-def _words(count: int) -> Callable[[int, int], tuple[torch.Tensor, ...]]:
-    return lambda batch, length: (torch.randint(0, count, (batch, length)),)
+def _read(told: Mapping[str, Any]) -> Zoo:
+    package, kind, words, size = told.get("package"), told["from"], told.get("words"), told.get("image")
+    make = {
+        None: lambda: HERE[kind](*told["args"]),
+        "transformers": lambda: of_transformers(kind, told.get("config", {}), "input_ids"),
+        "torchvision": lambda: of_torchvision(kind),
+    }[package]
+
+    def inputs(batch: int, length: int) -> tuple[torch.Tensor, ...]:
+        # Of models of images the batch is what is dynamic: a length is a number of images.
+        return (torch.randint(0, words, (batch, length)) if words else torch.randn(length, 3, size, size),)
+
+    return Zoo(make, inputs, range(1, told["lengths"] + 1), told.get("batches", [1]), 1 if words else 0, package)
 
 
-def _images(size: int) -> Callable[[int, int], tuple[torch.Tensor, ...]]:
-    # Their batch is what is dynamic: a length is a number of images.
-    return lambda _, images: (torch.randn(images, 3, size, size),)
-
-
-_LLAMA_160M = {
-    "vocab_size": 32000, "hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12,
-    "num_attention_heads": 12, "max_position_embeddings": 2048,
-}  # fmt: skip
-
-MODELS: Mapping[str, Zoo] = {
-    "bert-base": Zoo(lambda: Bert(12, 768, 12, 3072), _words(30522), range(1, 129), (1, 16)),
-    "llama-small": Zoo(lambda: Llama(8, 512, 8, 1408), _words(32000), range(1, 129), (1, 4)),
-    "resnet18": Zoo(lambda: ResNet((64, 128, 256, 512), 2), _images(224), range(1, 33), (1,), 0),
-    "vit-small": Zoo(lambda: Vit(12, 384, 6, 1536), _images(224), range(1, 33), (1,), 0),
-    "distilbert": Zoo(lambda: Bert(6, 768, 12, 3072), _words(30522), range(1, 129), (1, 16)),
-    "vit-base": Zoo(lambda: Vit(12, 768, 12, 3072), _images(224), range(1, 9), (1,), 0),
-    "bert-tiny": Zoo(lambda: Bert(1, 32, 2, 64, 100, 64), _words(100), range(1, 33), (1, 4)),
-    "bert-tiny-deep": Zoo(lambda: Bert(2, 32, 2, 64, 100, 64), _words(100), range(1, 33), (1, 4)),
-    "resnet-tiny": Zoo(lambda: ResNet((8, 16), 1, 10), _images(32), range(1, 9), (1,), 0),
-    **{
-        name: Zoo(
-            partial(of_transformers, kind, config, "input_ids"), _words(words), range(1, 129), (1,), 1, "transformers"
-        )
-        for name, kind, config, words in (
-            ("gpt2", "GPT2LMHeadModel", {}, 50257),
-            ("llama-160m", "LlamaForCausalLM", _LLAMA_160M, 32000),
-            ("t5-encoder", "T5EncoderModel", {}, 32128),
-        )
-    },
-    **{
-        name: Zoo(partial(of_torchvision, name), _images(224), range(1, 9), (1,), 0, "torchvision")
-        for name in ("resnet50", "convnext_tiny")
-    },
-}
-"""Sizes of BERT base, DistilBERT, ResNet-18, ViT-S/16 and ViT-B/16 as published; LLaMA's form at a size that one core
-takes. DistilBERT has BERT base's layers, ViT-B/16 products of the same sizes: models to tune one after the other. The
-tiny ones are for a first look. GPT-2 small, T5 small's encoder, ResNet-50 and ConvNeXt-T are those of the packages."""
+HERE: Mapping[str, type[nn.Module]] = {each.__name__: each for each in (Bert, Llama, ResNet, Vit)}
+MODELS: Mapping[str, Zoo] = {name: _read(told) for name, told in yaml.safe_load(FILE.read_text()).items()}

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.models import lengths_of, main, recompiled, summary_of, tasks_of
+from benchmarks.models import compared, lengths_of, main, recompiled, summary_of, tasks_of
 from benchmarks.nets.tuning import Point, curve_of, known_of, saved
 from benchmarks.nets.zoo import MODELS, build
 from tuner.program.job.budget_plan import MIN_TRIALS
@@ -45,7 +45,7 @@ def test_lengths_hold_the_ends_of_the_range(model: str) -> None:
 
 def test_the_summary_tells_how_many_times_faster_ours_is() -> None:
     rows = [
-        {"workload": "a", "tuned_on": tuned, "ours_s": 1.0, "max_abs_error": 0.0, "rivals_s": rivals}
+        {"workload": "a", "tuned_on": tuned, "max_abs_error": 0.0, **compared({"ours": 1.0, **rivals})}
         for tuned, rivals in ((True, {"eager": 1.0, "compile": 2.0}), (False, {"eager": 4.0, "compile": 2.0}))
     ]
     summary = summary_of(rows)
