@@ -35,17 +35,8 @@ from tuner.search import finalize
 from tuner.search.cost_model import PairCostModel
 from tuner.search.observations import Measured, latency_table, normalized
 
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """How many candidates of the search, how many trials of the one for a shape, how long the two timings may take."""
-
-    known: int = 16
-    fresh: int = 16
-    finalists: int = 3
-    first_budget_s: float = 3.0
-    second_budget_s: float = 1.5
-    second_rounds: int = 15
+KNOWN, FRESH, FINALISTS = 16, 16, 3
+"""Candidates of the search, trials of the one for a shape, and how many of all are timed again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +56,8 @@ class Finding:
 class Oracle:
     """The oracle of a search's result. ``directory`` holds its library. Use ``oracle_of``, which ends the builder."""
 
-    def __init__(self, tuned: TuneResult, directory: Path, builds: KeptBuilds, seed: int, settings: Settings) -> None:
-        self._task, self._builds, self._seed, self._settings = tuned.task, builds, seed, settings
+    def __init__(self, tuned: TuneResult, directory: Path, builds: KeptBuilds, seed: int) -> None:
+        self._task, self._builds, self._seed = tuned.task, builds, seed
         results = normalized(tuned.results)
         self._measured, self._model = Measured(results), PairCostModel(self._task, seed)
         self._model.update(results)
@@ -74,7 +65,7 @@ class Oracle:
 
     def at(self, shape: Shape) -> Finding:
         """Raises ValueError if no candidate can be built."""
-        settings, task = self._settings, self._task
+        task = self._task
         inputs, outputs = inputs_of(task.workload, shape), outputs_of(task.workload, shape)
         samplers = {
             build.kernel.id: sampler(library_call(library_of_one(task, build), inputs, outputs))
@@ -83,10 +74,10 @@ class Oracle:
         }
         if not samplers:
             raise ValueError(f"no candidate for {task.workload} at {dict(shape)} could be built")
-        first = alternate(samplers, budget_s=settings.first_budget_s)
-        finalists = {name: samplers[name] for name in sorted(first, key=lambda name: first[name])[: settings.finalists]}
+        first = alternate(samplers, budget_s=3.0)
+        finalists = {name: samplers[name] for name in sorted(first, key=lambda name: first[name])[:FINALISTS]}
         finalists["dispatched"] = sampler(library_call(self._library, inputs, outputs))
-        second = alternate(finalists, rounds=settings.second_rounds, budget_s=settings.second_budget_s)
+        second = alternate(finalists, rounds=15, budget_s=1.5)
         dispatched = second.pop("dispatched")
         winner = min(second, key=lambda name: second[name])
         return Finding(second[winner], dispatched, winner, len(samplers))
@@ -97,21 +88,21 @@ class Oracle:
         candidates = list(self._library.kernels)
         if known:
             expected = latency_table(task, self._model, self._measured, known, [shape])[:, 0]
-            candidates += [known[index] for index in expected.argsort()[: self._settings.known]]
+            candidates += [known[index] for index in expected.argsort()[:KNOWN]]
         alone = SearchTask(
             task.workload, shape_vars=task.shape_vars, instances=(WorkloadInstance.of(shape),), target=task.target,
             threads=task.threads,
         )  # fmt: skip
-        found = tune_here(alone, trials=self._settings.fresh, seed=self._seed).results
+        found = tune_here(alone, trials=FRESH, seed=self._seed).results
         return list(dict.fromkeys([*candidates, *(result.kernel for result in found if result.ok)]))
 
 
 @contextmanager
-def oracle_of(tuned: TuneResult, directory: Path, seed: int = 0, settings: Settings | None = None) -> Iterator[Oracle]:
+def oracle_of(tuned: TuneResult, directory: Path, seed: int = 0) -> Iterator[Oracle]:
     from tuner.measure.local import local_tools  # noqa: PLC0415 - TVM, once the threads are limited
 
     with local_tools() as (builder, _), closing(KeptBuilds(tuned.task, builder)) as builds:
-        yield Oracle(tuned, directory, builds, seed, settings or Settings())
+        yield Oracle(tuned, directory, builds, seed)
 
 
 def library_of_one(task: SearchTask, build: BuildResult) -> Library:

@@ -1,4 +1,4 @@
-"""What a call costs beyond its work: `python -m benchmarks.overhead [--kernels N] --json OUT`.
+"""What a call costs beyond its work, in a library of ``--kernels``; ``--calls`` in a row are one sample of dispatch.
 
 Two figures, both at shapes so small that the work is nearly nothing. From Python: a call of a library with NumPy arrays
 and with torch tensors, and a torch.mm of the same operands beside them; of torch.ops.shapewright.call, with tensors of
@@ -37,10 +37,7 @@ TURNS = 15
 
 
 def main() -> int:
-    parser = options_of(__doc__)
-    parser.add_argument("--kernels", type=int, default=8, help="in the library that dispatches")
-    parser.add_argument("--calls", type=int, default=20_000, help="in a row, of one sample")
-    options = parser.parse_args()
+    options = options_of(__doc__, kernels=8, calls=20_000).parse_args()
     limit_threads(1)
     with tempfile.TemporaryDirectory(prefix="shapewright-overhead-") as folder:
         dispatcher = make_dispatcher(native(), options.kernels)
@@ -126,12 +123,12 @@ def operator_calls(directory: Path) -> dict[str, Any]:
     from shapewright.torch.op import call, direct  # noqa: PLC0415
     from shapewright.torch.plan import Plan, Taken  # noqa: PLC0415
 
-    digest = load_library(directory).digest
+    digest, weight = load_library(directory).digest, torch.ones(SIZE, SIZE)
 
     def text(view: tuple[tuple[int, ...], ...]) -> str:
         return Plan(digest, (Taken((0,), view), Taken((1,), ((0,), (1,)), packed=True)), view, "float32").text()
 
-    two, three, weight = text(((0,), (1,))), text(((0, 1), (2,))), torch.ones(SIZE, SIZE)
+    two, three = text(((0,), (1,))), text(((0, 1), (2,)))
     flat, deep, out = torch.ones(1, SIZE), torch.ones(1, 1, SIZE), torch.empty(1, SIZE)
     return {
         "operator": lambda: call([flat, weight], [1, SIZE], two),

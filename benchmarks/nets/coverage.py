@@ -30,7 +30,6 @@ from shapewright.models.fx import lift
 from shapewright.models.lifted import Lifting
 from shapewright.models.lifting import lift_graph
 from shapewright.models.onnx_model import from_file
-from shapewright.torch.backend import shapewright
 from shapewright.torch.floats import read_as_constants
 from shapewright.torch.normal_form import NothingReplaced, as_it_is
 from shapewright.torch.work import flops_by_name
@@ -81,7 +80,7 @@ def row_of(name: str, verify: bool) -> Row:
     return {
         "architecture": name,
         "ways": ways,
-        "differ": {way: _difference(keys["export"], own) for way, own in keys.items() if "export" in keys},
+        "differ": {way: _differ(keys["export"], own) for way, own in keys.items() if "export" in keys},
         "verified": verified,
         "generates": _generates(name) if verify else None,
     }
@@ -111,10 +110,10 @@ def _error(error: Exception) -> Row:
     return {"error": f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:300]}"}
 
 
-def _difference(export: Mapping[str, str], other: Mapping[str, str]) -> Mapping[str, Sequence[str]]:
+def _differ(export: Mapping[str, str], other: Mapping[str, str]) -> Mapping[str, Sequence[str]]:
     """Workloads of ``sw.extract`` alone, and of the other way alone."""
-    alone = {"export": [export[key] for key in export.keys() - other.keys()]}
-    return {**alone, "other": [other[key] for key in other.keys() - export.keys()]}
+    only = ((export, other), (other, export))
+    return {n: [a[key] for key in a.keys() - b.keys()] for n, (a, b) in zip(("export", "other"), only, strict=True)}
 
 
 # -- the ways in ----------------------------------------------------------------------------------------------------
@@ -190,7 +189,7 @@ def _counted(graphs: Sequence[tuple[Any, Lifting]]) -> Row:
 # -- outputs --------------------------------------------------------------------------------------------------------
 def _verified(name: str) -> Row:
     """Compiled with a library for each workload of ``sw.extract``, ``dynamic=True``: errors, and what was replaced."""
-    from benchmarks.nets.generation import write_libraries  # noqa: PLC0415 - TVM
+    from benchmarks.nets.generation import compiled, write_libraries  # noqa: PLC0415 - TVM
 
     model, inputs = build(name), ARCHITECTURES[name].inputs
     with tempfile.TemporaryDirectory() as folder, torch.no_grad(), warnings.catch_warnings():
@@ -198,11 +197,7 @@ def _verified(name: str) -> Row:
         symbols = torch_model.from_program(program := _program(name)).graph.symbols
         tasks = sw.extract(program, shape_vars={each: range(1, max(LARGEST.values()) + 1) for each in sorted(symbols)})
         write_libraries(tasks, Path(folder))
-        torch._dynamo.reset()
-        counters.clear()
-        report = sw.torch.Report()
-        options = {"source": folder, "threads": 1, "rest": "eager", "report": report}
-        fast = torch.compile(model, backend=shapewright, dynamic=True, options=options)
+        fast, report = compiled(model, folder)
         errors, graphs, shares = {}, [], []
         for batch, length in SIZES:
             given = inputs(batch, length)

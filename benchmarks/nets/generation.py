@@ -44,10 +44,10 @@ def generated(model: Any, cache: str) -> Row:
             first = _compiled(model, eager, cache, folder)
             write_libraries(first.tasks(dict.fromkeys(first.symbols, range(1, LONGEST + 1))), Path(folder))
             report = _compiled(model, eager, cache, folder)
-            graphs, compiled, worst = counters["stats"]["unique_graphs"], model.forward, 0.0
+            graphs, fast, worst = counters["stats"]["unique_graphs"], model.forward, 0.0
             for length in PROMPTS:
                 prompt = torch.randint(3, int(model.config.vocab_size), (BATCH, length))
-                ours = _scores(model, compiled, prompt, cache)
+                ours = _scores(model, fast, prompt, cache)
                 right = _scores(model, eager, prompt, cache)
                 bound = TOLERANCE * max(1.0, float(right.abs().max()))
                 worst = max(worst, float((ours - right).abs().max()) / bound)
@@ -60,13 +60,18 @@ def generated(model: Any, cache: str) -> Row:
     }  # fmt: skip
 
 
-def _compiled(model: Any, eager: Callable[..., Any], cache: str, folder: str) -> sw.torch.Report:
-    """Compile ``model.forward`` anew, for a prompt and the words after it."""
+def compiled(call: Callable[..., Any], folder: str) -> tuple[Any, sw.torch.Report]:
+    """``call`` compiled anew with libraries of ``folder``, and what is said of that once it has been called."""
     torch._dynamo.reset()
     counters.clear()
     report = sw.torch.Report()
     options = {"source": folder, "threads": 1, "rest": "eager", "report": report}
-    fast = torch.compile(eager, backend=shapewright, dynamic=True, options=options)
+    return torch.compile(call, backend=shapewright, dynamic=True, options=options), report
+
+
+def _compiled(model: Any, eager: Callable[..., Any], cache: str, folder: str) -> sw.torch.Report:
+    """Compile ``model.forward`` for a prompt and the words after it."""
+    fast, report = compiled(eager, folder)
     _scores(model, fast, torch.randint(3, int(model.config.vocab_size), (BATCH, 5)), cache)
     model.forward = fast
     return report

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tvm import te, tirx
@@ -49,7 +49,7 @@ def static_function(workload: Workload, shape: Mapping[str, int]) -> Any:
     if min((sizes[axis] for axis in workload.program.axes), default=1) < 1:
         raise DoesNotApply("it needs every size to be 1 or more")
     tensors = {tensor.name: te.placeholder(tensor.shape(dims), tensor.dtype, tensor.name) for tensor in workload.inputs}
-    padded: dict[str, _Padded] = {}
+    padded: dict[str, Padded] = {}
     for stage in workload.program.stages:
         for name in dict(workload.padding).keys() & tensors.keys() - padded.keys():
             padded[name] = _padded(workload, name, tensors[name], sizes)
@@ -67,15 +67,11 @@ def layout_free(workload: Workload) -> int | None:
     return free.index(True) if True in free else None
 
 
-@dataclass(frozen=True)
-class _Padded:
-    """A tensor with what is read outside of it: ``first`` is the index of its first element, by dim."""
-
-    tensor: Any
-    first: tuple[int, ...]
+Padded = tuple[Any, tuple[int, ...]]
+"""A tensor with what is read outside of it, and the index of its first element, by dim."""
 
 
-def _padded(workload: Workload, name: str, tensor: Any, sizes: Mapping[str, int]) -> _Padded:
+def _padded(workload: Workload, name: str, tensor: Any, sizes: Mapping[str, int]) -> Padded:
     """A tensor padded from the least to the largest index of all reads, so that nothing is read outside of it."""
     extents = {axis: DimExpr.of(size) for axis, size in sizes.items()}
     low, high = [0] * len(tensor.shape), [int(size) - 1 for size in tensor.shape]
@@ -94,7 +90,7 @@ def _padded(workload: Workload, name: str, tensor: Any, sizes: Mapping[str, int]
         return tirx.if_then_else(tirx.all(*inside), tensor(*at), value)
 
     shape = [last - first + 1 for first, last in zip(low, high, strict=True)]
-    return _Padded(te.compute(shape, element, name=f"{name}_padded"), tuple(low))
+    return te.compute(shape, element, name=f"{name}_padded"), tuple(low)
 
 
 def _computed(workload: Workload, stage: Stage, values: _Values) -> Any:
@@ -121,13 +117,12 @@ class _Values:
 
     workload: Workload
     tensors: Mapping[str, Any]
-    padded: Mapping[str, _Padded]
+    padded: Mapping[str, Padded]
     sizes: Mapping[str, int]
     axes: Mapping[str, Expr]
 
     def at(self, names: Sequence[str], values: Sequence[Expr]) -> _Values:
-        axes = dict(zip(names, values, strict=True))
-        return _Values(self.workload, self.tensors, self.padded, self.sizes, axes)
+        return replace(self, axes=dict(zip(names, values, strict=True)))
 
     def value(self, expr: ast.Expr, dtype: str | None = None) -> Expr:
         """The value, cast to ``dtype`` if that is given."""
@@ -173,18 +168,14 @@ class _Values:
         at = [self._index(index, size) for index, size in zip(read.indices, sizes, strict=True)]
         if read.tensor not in self.padded:
             return self.tensors[read.tensor](*at)
-        padded = self.padded[read.tensor]
-        at = [index - first if first else index for index, first in zip(at, padded.first, strict=True)]
-        return padded.tensor(*at)
+        tensor, low = self.padded[read.tensor]
+        return tensor(*(index - first if first else index for index, first in zip(at, low, strict=True)))
 
-    def _index(self, index: ast.Expr, size: int) -> Expr:
+    def _index(self, index: ast.Expr, size: int = 0) -> Expr:
         """One from a tensor is clamped to the size of what it points into."""
-        if isinstance(index, ast.Read):
-            return tirx.max(tirx.min(self.value(index, "int32"), size - 1), 0)
-        return self._integer(index)
-
-    def _integer(self, index: ast.Expr) -> Expr:
         match index:
+            case ast.Read():
+                return tirx.max(tirx.min(self.value(index, "int32"), size - 1), 0)
             case ast.Const(value=value):
                 return int(value)
             case ast.Axis(name=name):
@@ -192,7 +183,7 @@ class _Values:
             case ast.Extent(name=name):
                 return self.sizes[name]
             case ast.Neg(operand=operand):
-                return 0 - self._integer(operand)
+                return 0 - self._index(operand)
             case ast.Binary(operator=sign, left=left, right=right):
-                return INDEXING[sign](self._integer(left), self._integer(right))
+                return INDEXING[sign](self._index(left), self._index(right))
         raise DoesNotApply(f"{type(index).__name__} is no index")

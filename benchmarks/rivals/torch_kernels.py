@@ -67,17 +67,15 @@ def _quantized_dense(args: Args, x: Any, weight: Any, scales: Any) -> Call:
     return lambda: torch.ops.onednn.qlinear_pointwise(x, 1.0, 0, packed, scales, zeros, *result)
 
 
-def _quantized_conv(args: Args, x: Any, weight: Any, scales: Any) -> Call:
+def _quantized_conv(args: Args, x: Any, weight: Any, scales: Any, *, nhwc: bool = False) -> Call:
     """oneDNN's quantised convolution, as torch.compile calls it; the weight is packed for the image."""
+    if nhwc:
+        x, weight = x.permute(0, 3, 1, 2), weight.permute(0, 3, 1, 2)
     ones, zeros, ops = [1, 1], torch.zeros(len(scales), dtype=torch.int64), torch.ops.onednn
     packed = ops.qconv_prepack(weight.contiguous(), scales, 1.0, 0, ones, ones, ones, 1, list(x.shape))
     settings: tuple[Any, ...] = (ones, ones, ones, 1, 1.0, 0, torch.float32, "none", [], "")
-    return lambda: ops.qconv_pointwise(x, 1.0, 0, packed, scales, zeros, None, *settings)
-
-
-def _quantized_conv_nhwc(args: Args, x: Any, weight: Any, scales: Any) -> Call:
-    call = _quantized_conv(args, x.permute(0, 3, 1, 2), weight.permute(0, 3, 1, 2), scales)
-    return lambda: call().permute(0, 2, 3, 1)  # type: ignore[attr-defined]
+    call = partial(ops.qconv_pointwise, x, 1.0, 0, packed, scales, zeros, None, *settings)
+    return (lambda: call().permute(0, 2, 3, 1)) if nhwc else call
 
 
 def _int4_dense(args: Args, x: Any, halves: Any, scales: Any) -> Call:
@@ -149,18 +147,6 @@ def _segment_attention(args: Args, q: Any, k: Any, segment: Any, v: Any) -> Any:
     return functional.scaled_dot_product_attention(q, k, v, attn_mask=mask).squeeze(0)
 
 
-def _mlp(args: Args, x: Any, first: Any, bias: Any, second: Any, further: Any) -> Any:
-    return functional.linear(functional.gelu(functional.linear(x, first, bias)), second, further)
-
-
-def _swiglu_mlp(args: Args, x: Any, first: Any, gate: Any, second: Any) -> Any:
-    return functional.linear(functional.silu(functional.linear(x, first)).mul_(functional.linear(x, gate)), second)
-
-
-def _fused_conv(args: Args, x: Any, weight: Any, bias: Any) -> Any:
-    return functional.conv2d(x, weight, bias, groups=args["groups"], **_window(args)).relu_()
-
-
 _RMS_EPS: Any = OPS["rms_norm"].settings["eps"].default
 KERNELS: Mapping[str, Kernel] = {
     **dict.fromkeys(("dense", "dense_bfloat16"), lambda args, x, weight: functional.linear(x, weight)),
@@ -174,9 +160,15 @@ KERNELS: Mapping[str, Kernel] = {
     "rms_norm": lambda args, x, gamma: functional.rms_norm(x, gamma.shape, gamma, args["eps"]),
     "swiglu": lambda args, x, y: functional.silu(x).mul_(y),
     "gelu_residual": lambda args, x, y: functional.gelu(x).add_(y),
-    "segment_attention": _segment_attention, "mlp": _mlp, "swiglu_mlp": _swiglu_mlp,
+    "segment_attention": _segment_attention,
+    "mlp": lambda args, x, w1, b1, w2, b2: functional.linear(functional.gelu(functional.linear(x, w1, b1)), w2, b2),
+    "swiglu_mlp": lambda args, x, w1, w3, w2: functional.linear(
+        functional.silu(functional.linear(x, w1)).mul_(functional.linear(x, w3)), w2
+    ),
     "dense+bias+gelu": lambda args, x, weight, bias: functional.gelu(functional.linear(x, weight, bias)),
-    "conv2d+bias+relu": _fused_conv,
+    "conv2d+bias+relu": lambda args, x, weight, bias: functional.conv2d(
+        x, weight, bias, groups=args["groups"], **_window(args)
+    ).relu_(),
     "fused_rms_norm_mul": lambda args, x, gamma, y: functional.rms_norm(x, gamma.shape, gamma, _RMS_EPS).mul_(y),
 }  # fmt: skip
 WITH_OUT: Mapping[str, Callable[..., tuple[Any, ...]]] = {
@@ -191,8 +183,8 @@ WITH_OUT: Mapping[str, Callable[..., tuple[Any, ...]]] = {
 """Functions that take ``out=``, and their operands."""
 PREPARED: Mapping[str, Callable[..., Call]] = {
     "dense_int8": _quantized_dense, "dense_int4": _int4_dense, "moe_dense": _moe, "conv2d_int8": _quantized_conv,
-    "conv2d_int8_nhwc": _quantized_conv_nhwc, "avg_pool2d": _avg_pool2d, "depthwise_nhwc": _depthwise_nhwc,
-    "transpose": _transpose, "attention": _attention,
+    "conv2d_int8_nhwc": partial(_quantized_conv, nhwc=True), "avg_pool2d": _avg_pool2d,
+    "depthwise_nhwc": _depthwise_nhwc, "transpose": _transpose, "attention": _attention,
 }  # fmt: skip
 OF_BYTES = frozenset({"dense_int8", "conv2d_int8", "conv2d_int8_nhwc"})
 """Kernels of oneDNN that multiply bytes."""
