@@ -22,7 +22,7 @@ from benchmarks.compare.rows import time_libraries
 from benchmarks.compare.searched import Searched, best_so_far, search
 from benchmarks.harness.results import Row, finish, grouped, names, say
 from benchmarks.harness.suite import Benchmark, suite_here, suite_parser
-from benchmarks.harness.turns import geomean, medians, turns
+from benchmarks.harness.turns import geomean, turns
 from tuner.errors import InvalidInput
 from tuner.program.job.jobspec import Budget, check_policy
 from tuner.program.job.policies import DEFAULT_POLICY, POLICIES
@@ -103,9 +103,9 @@ def tuned(task: SearchTask, policy: str, seed: int, budget: Budget, folder: Path
 def objectives(benchmark: Benchmark, libraries: Mapping[str, Path]) -> dict[str, float]:
     """Libraries in turns on this machine, at the shapes that they were tuned for."""
     instances = benchmark.task.instances
-    times = map(medians, time_libraries(benchmark, libraries, [instance.shape for instance in instances]))
-    weighted = [(instance.weight, each) for instance, each in zip(instances, times, strict=True)]
-    return {name: sum(weight * each[name] for weight, each in weighted) for name in libraries}
+    times = time_libraries(benchmark, libraries, [instance.shape for instance in instances])
+    weights = [instance.weight for instance in instances]
+    return {name: sum(w * at[name] for w, at in zip(weights, times, strict=True)) for name in libraries}
 
 
 # -- what it comes to -------------------------------------------------------------------------------------------------
@@ -115,19 +115,16 @@ def summary_of(rows: Sequence[Row]) -> dict[str, Any]:
     mean difference between two timings of one library, as a share, by budget."""
     by_budget, noise = {}, {}
     for label, own in grouped(rows, "budget").items():
-        by_budget[label] = {name: _figures(its) for name, its in grouped(own, "policy").items()}
+        by_budget[label] = {
+            name: {
+                "geomean_vs_reference": geomean([row["vs_reference"] for row in its]),
+                "worst_vs_reference": max(row["vs_reference"] for row in its),
+                **{each: statistics.median(row[each] for row in its) for each in ("trials", "elapsed_s")},
+            }
+            for name, its in grouped(own, "policy").items()
+        }
         noise[label] = math.expm1(statistics.fmean(row["noise"] for row in own))
     return {"reference": reference_of(list(grouped(rows, "policy"))), "by_budget": by_budget, "noise": noise}
-
-
-def _figures(rows: Sequence[Row]) -> dict[str, float]:
-    ratios = [row["vs_reference"] for row in rows]
-    return {
-        "geomean_vs_reference": geomean(ratios),
-        "worst_vs_reference": max(ratios),
-        "trials": statistics.median(row["trials"] for row in rows),
-        "elapsed_s": statistics.median(row["elapsed_s"] for row in rows),
-    }
 
 
 if __name__ == "__main__":

@@ -71,23 +71,18 @@ def summary_of(rows: Sequence[Row]) -> dict[str, Any]:
     """By library in the rows of all shapes: its regret against the longest search, the largest at one shape, and, where
     rivals were timed, how many times faster than the fastest of them it is: the mean, its interval, the least."""
     common = [name for name in rows[0]["libraries"] if all(name in row["s"] for row in rows)]
-    return {name: _summary_of_one(name, rows) for name in common}
-
-
-def _summary_of_one(name: str, rows: Sequence[Row]) -> dict[str, Any]:
-    over = [row["s"][name] / row["s"][SEARCHED] for row in rows]
-    regret = {"regret": geomean(over) - 1, "worst": max(over) - 1}
-    ratios, pairs = [], []
-    for row in rows:
-        rivals = {each: seconds for each, seconds in row["s"].items() if each not in row["libraries"]}
-        if rivals:
-            best = min(rivals, key=lambda each: float(rivals[each]))
-            ratios.append(rivals[best] / row["s"][name])
-            pairs.append((row["samples_s"][best], row["samples_s"][name]))
-    if not ratios:
-        return regret
-    against = {"geomean_vs_best": geomean(ratios), "interval_vs_best": interval(pairs), "worst_vs_best": min(ratios)}
-    return {**regret, **against}
+    fastest = [
+        (row, min(rivals, key=row["s"].__getitem__)) for row in rows if (rivals := row["s"].keys() - row["libraries"])
+    ]
+    result = {}
+    for name in common:
+        over = [row["s"][name] / row["s"][SEARCHED] for row in rows]
+        result[name] = {"regret": geomean(over) - 1, "worst": max(over) - 1}
+        if fastest:
+            vs = [row["s"][rival] / row["s"][name] for row, rival in fastest]
+            bounds = interval([(row["samples_s"][rival], row["samples_s"][name]) for row, rival in fastest])
+            result[name] |= {"geomean_vs_best": geomean(vs), "interval_vs_best": bounds, "worst_vs_best": min(vs)}
+    return result
 
 
 if __name__ == "__main__":

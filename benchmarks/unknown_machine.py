@@ -27,7 +27,7 @@ from benchmarks.compare.rows import time_libraries
 from benchmarks.compare.searched import Searched, search
 from benchmarks.harness.results import Row, finish, grouped, say
 from benchmarks.harness.suite import Benchmark, suite_here, suite_parser
-from benchmarks.harness.turns import geomean, medians
+from benchmarks.harness.turns import geomean
 from shapewright.calibrations import at_kept_rates
 from tuner.program.target.rates import NUMBERS, Rates
 from tuner.schedule import product, rules
@@ -93,7 +93,7 @@ def _of_workload(benchmark: Benchmark, options: argparse.Namespace) -> Iterator[
 
 def _timed(benchmark: Benchmark, seconds: float, searched: Mapping[str, Searched]) -> Iterator[Row]:
     libraries = {name: each.library for name, each in searched.items()} | {AGAIN: searched[UNDISTURBED].library}
-    times = [medians(samples) for samples in time_libraries(benchmark, libraries, benchmark.test)]
+    times = time_libraries(benchmark, libraries, benchmark.test)
     for name in libraries:
         ratios = [each[name] / each[UNDISTURBED] for each in times]
         told = searched[name].summary if name in searched else {}

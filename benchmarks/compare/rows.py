@@ -112,10 +112,12 @@ def time_at(contenders: Contenders, shape: Shape, budget_s: float = SHAPE_BUDGET
     return take_turns(samplers, budget_s=budget_s), reasons
 
 
-def time_libraries(benchmark: Benchmark, libraries: Mapping[str, Path], shapes: Sequence[Shape]) -> list[Samples]:
-    """Libraries of ours alone, in turns, at each of the shapes."""
+def time_libraries(
+    benchmark: Benchmark, libraries: Mapping[str, Path], shapes: Sequence[Shape]
+) -> list[dict[str, float]]:
+    """The median seconds of libraries of ours, in turns, at each of the shapes."""
     with open_contenders(benchmark, list(libraries), libraries) as contenders:
-        return [time_at(contenders, shape)[0] for shape in shapes]
+        return [medians(time_at(contenders, shape)[0]) for shape in shapes]
 
 
 # -- rows -------------------------------------------------------------------------------------------------------------

@@ -79,26 +79,6 @@ def adaption(task: SearchTask, kernel: MicroKernel, shape: Mapping[str, int]) ->
     return padding * tiles / (math.ceil(tiles / task.threads) * task.threads)
 
 
-class KernelModel:
-    """f: the speed of a kernel without its penalties, in flops a second, from the kernel alone."""
-
-    def __init__(self, seed: int) -> None:
-        self._seed, self._unit = seed, 1.0
-        self._booster: xgboost.Booster | None = None
-
-    def fit(self, kernels: Sequence[MicroKernel], speeds: Sequence[float]) -> None:
-        self._unit = max(speeds)
-        data = xgboost.DMatrix(_features(kernels), np.array(speeds) / self._unit)
-        self._booster = xgboost.train(PARAMETERS | {"seed": self._seed}, data, BOOSTING_ROUNDS)
-
-    def predict(self, kernels: Sequence[MicroKernel]) -> Floats:
-        """Before the first measurement every kernel counts the same."""
-        if self._booster is None:
-            return np.ones(len(kernels))
-        predicted = self._booster.predict(xgboost.DMatrix(_features(kernels))).astype(np.float64)
-        return np.asarray(np.maximum(predicted, 1e-3) * self._unit)
-
-
 def _features(kernels: Sequence[MicroKernel]) -> NDArray[np.float32]:
     axes = sorted({name for kernel in kernels for name, _ in kernel.values} | ADDED)
     rows = [[*(math.log2(kernel.get(axis) + 1) for axis in axes), kernel["mr"] * kernel["nv"]] for kernel in kernels]
@@ -114,7 +94,8 @@ class DietCodeSearch:
         contraction_of(task.workload)
         self._space = Matmul().space(task)
         self._rng = np.random.default_rng(seed)
-        self._model = KernelModel(seed)
+        self._seed = seed
+        self._booster: xgboost.Booster | None = None
         self._speeds: dict[MicroKernel, float] = {}
         self._tried: set[MicroKernel] = set()
         self._adaptions: dict[MicroKernel, Floats] = {}
@@ -150,7 +131,10 @@ class DietCodeSearch:
                 speed = self._flops(result.instance) / result.latency_s
                 self._speeds[result.kernel] = speed / adaption(self._task, result.kernel, result.instance.shape)
         if self._speeds:
-            self._model.fit(list(self._speeds), list(self._speeds.values()))
+            # f: the speed of a kernel without its penalties, as a share of the fastest, from the kernel alone.
+            shares = np.array(list(self._speeds.values())) / max(self._speeds.values())
+            data = xgboost.DMatrix(_features(list(self._speeds)), shares)
+            self._booster = xgboost.train(PARAMETERS | {"seed": self._seed}, data, BOOSTING_ROUNDS)
 
     def instance_for(self, kernel: MicroKernel) -> WorkloadInstance:
         """The one instance that the kernel is measured on."""
@@ -208,12 +192,15 @@ class DietCodeSearch:
         return np.asarray(self._scores(kernels).max(axis=1))
 
     def _scores(self, kernels: Sequence[MicroKernel]) -> Floats:
-        """[kernels, instances], flops a second."""
+        """[kernels, instances], flops a second; before the first measurement every kernel counts the same."""
         for kernel in set(kernels) - self._adaptions.keys():
             shares = [adaption(self._task, kernel, instance.shape) for instance in self._task.instances]
             self._adaptions[kernel] = np.array(shares)
         penalties = np.stack([self._adaptions[kernel] for kernel in kernels])
-        return np.asarray(self._model.predict(kernels)[:, None] * penalties)
+        if self._booster is None:
+            return penalties
+        predicted = self._booster.predict(xgboost.DMatrix(_features(kernels))).astype(np.float64)
+        return np.asarray(np.maximum(predicted, 1e-3)[:, None] * max(self._speeds.values()) * penalties)
 
 
 def save_dietcode(task: SearchTask, trials: int, seed: int, directory: Path) -> dict[str, float]:

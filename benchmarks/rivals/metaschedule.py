@@ -35,15 +35,11 @@ FAILED_S = 1e9
 ROUND = 64
 
 
-def default_directory() -> Path:
-    """``shapewright/metaschedule`` under the user's cache directory."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "shapewright" / "metaschedule"
-
-
 def tune_shapes(task: SearchTask, shapes: Sequence[Shape], trials: int, directory: Path | None, seed: int = 0) -> Path:
     """Give every shape so many trials, less those that it has had; the workload's folder. A shape that fails costs only
     itself. Without a directory, results are kept in the user's cache."""
-    root = (directory or default_directory()) / task.workload.key / f"{task.known_target.fingerprint}-{task.threads}"
+    kept = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "shapewright" / "metaschedule"
+    root = (directory or kept) / task.workload.key / f"{task.known_target.fingerprint}-{task.threads}"
     for shape in shapes:
         folder = _folder(root, shape)
         folder.mkdir(parents=True, exist_ok=True)

@@ -39,19 +39,15 @@ def main() -> None:
     workload, shape, folder = workload_from_json(request["workload"]), request["shape"], path.parent
     target = tvm_target(Target.from_json(request["target"]), request["threads"])
     if verb == "search":
-        _search(static_function(workload, shape), target, folder, request)
+        ms.tir_integration.tune_tir(
+            static_function(workload, shape), target, str(folder), max_trials_global=request["trials"],
+            num_trials_per_iter=request["trials_per_round"], num_tuning_cores=request["cores"], seed=request["seed"],
+            builder=ms.builder.LocalBuilder(timeout_sec=TIMEOUT_S), runner=ms.runner.LocalRunner(timeout_sec=TIMEOUT_S),
+        )  # fmt: skip
     elif verb == "improve":
         PostOpt(str(folder), target).run()
     else:
         _finish(static_function(workload, shape), target, folder)
-
-
-def _search(function: Any, target: Any, folder: Path, request: Mapping[str, Any]) -> None:
-    ms.tir_integration.tune_tir(
-        function, target, str(folder), max_trials_global=request["trials"],
-        num_trials_per_iter=request["trials_per_round"], num_tuning_cores=request["cores"], seed=request["seed"],
-        builder=ms.builder.LocalBuilder(timeout_sec=TIMEOUT_S), runner=ms.runner.LocalRunner(timeout_sec=TIMEOUT_S),
-    )  # fmt: skip
 
 
 def _finish(function: Any, target: Any, folder: Path) -> None:
