@@ -19,7 +19,7 @@ class Settings:
     and of those that change something; ``attempt_rate``: how many wrong keys may come from one address. Rates are as in
     ``600 per minute``; empty is no limit. ``webhook_private``: send webhooks to private addresses too.
     ``ready_file``: while it is given and does not exist, /readyz answers 503; what starts the service's other parts
-    makes it once they work.
+    makes it once they work. ``log_dir``: where the parts of this machine log to, one file each, for the logs of a job.
     """
 
     max_body_bytes: int = 1_000_000
@@ -34,3 +34,4 @@ class Settings:
     attempt_rate: str = "60 per minute"
     webhook_private: bool = False
     ready_file: str | None = None
+    log_dir: str | None = None

@@ -27,6 +27,8 @@ STREAM_TIMEOUT = httpx.Timeout(45.0, connect=5.0)
 IMPORT_TIMEOUT = httpx.Timeout(120.0, connect=5.0)
 LONGEST_PAUSE_S = 5.0
 END_COMMENT = "end"
+LOG_PAUSE_S = 1.0
+"""The pause between two looks for new lines of a log."""
 PAGE = 200
 LATEST = "latest"
 """In place of a job's id: the newest job."""
@@ -129,6 +131,26 @@ class JobRequests:
     def trials(self, job_id: str, after: int = 0) -> Each[JsonObject]:
         """Every trial stored so far with ``seq`` above ``after``, in order."""
         yield from _trials(job_id, after)
+
+    @each
+    def logs(self, job_id: str, *, follow: bool = False, limit: int = 1000) -> Each[JsonObject]:
+        """What was logged about a job, each line ``{"time", "part", "level", "text"}``: of the parts on the service's
+        machine, and the job's own events (part ``job``).
+
+        The last ``limit`` lines; with ``follow`` also those that come until the job has ended.
+        """
+        path, since = f"/v1/jobs/{part(job_id)}/logs", None
+        seen: list[JsonObject] = []
+        while True:
+            page = yield from ask("GET", path, params={"since": since, "limit": limit})
+            fresh = [line for line in page.rows("items") if line not in seen]
+            for line in fresh:
+                yield Item(line)
+            if not follow or (page["ended"] and not fresh):
+                return
+            since = page["next"]
+            seen = [line for line in page.rows("items") if line["time"] == since]
+            yield Pause(LOG_PAUSE_S)
 
     @request
     def trials_dataframe(self, job_id: str) -> Steps[DataFrame]:

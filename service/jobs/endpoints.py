@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 from anyio import to_thread
@@ -19,11 +20,21 @@ from service.dependencies import (
     Limit,
     SettingsDep,
 )
-from service.jobs import events, service
+from service.jobs import events, logs, service
 from service.jobs.job_schema import request_body
 from service.jobs.layer_schemas import LayersOut
 from service.jobs.layers import layers_in
-from service.jobs.schemas import TASKS, JobChanges, JobDetail, JobOut, JobPage, SearchTaskPage, TrialList
+from service.jobs.schemas import (
+    TASKS,
+    JobChanges,
+    JobDetail,
+    JobOut,
+    JobPage,
+    LogLineOut,
+    LogPage,
+    SearchTaskPage,
+    TrialList,
+)
 from service.paths import url_for_path
 from service.problems import Refusal
 from service.problems.openapi import answers
@@ -33,6 +44,8 @@ from tuner.storage import Job, JobState, Scope
 from tuner.storage.sql import ClientStorage
 
 router = APIRouter(prefix="/jobs", tags=["jobs"])
+
+MAX_LINES = 1000
 
 FILTER = (
     "words, each in the name, id, owner or tags, and `name:`, `id:`, `owner:`, `tag:`, `state:`, `device:` and `note:` "
@@ -172,6 +185,27 @@ def list_trials(
     """Trials of a job in the order they were stored."""
     trials, last = stored.trials_as_json(job_id, after, limit)
     return Response(f'{{"items":[{",".join(trials)}],"after":{last}}}', media_type="application/json")
+
+
+@router.get("/{job_id}/logs", dependencies=[READ])
+def list_logs(
+    job: ExistingDep,
+    jobs: ClientDep,
+    settings: SettingsDep,
+    since: Annotated[
+        str | None, Query(max_length=40, description="a time: lines of it and later, the first of them")
+    ] = None,
+    limit: Annotated[int, Query(ge=1, le=MAX_LINES, description="lines; without `since` the last ones")] = 1000,
+) -> LogPage:
+    """What the parts of the service's machine logged about a job, and the job's events, as lines.
+
+    The newest 8 MiB of each log are looked through.
+    """
+    parts = logs.parts_in(Path(settings.log_dir) if settings.log_dir else None)
+    events = jobs.newest_events(job.id, logs.KINDS, MAX_LINES)
+    lines = logs.page_of(logs.lines_about(job.id, parts, events), since, limit)
+    items = [LogLineOut.model_validate(line) for line in lines]
+    return LogPage(items=items, parts=list(parts), next=items[-1].time if items else since, ended=job.state.ended)
 
 
 @router.get("/{job_id}/events", response_class=events.EventStream, responses=events.RESPONSES, dependencies=[READ])

@@ -238,6 +238,26 @@ class TrialList(BaseModel):
     after: int
 
 
+class LogLineOut(FromAttributes):
+    """A line about a job: of the log of a part, or of the job itself where ``part`` is job."""
+
+    time: str
+    part: str
+    level: str
+    text: str
+
+
+class LogPage(BaseModel):
+    """Lines about a job in order of time. ``parts``: whose logs were looked through; parts that run on other machines
+    keep their own. ``next`` is the time to ask for further lines by, which may have more of that very time. ``ended``:
+    whether the job has."""
+
+    items: list[LogLineOut]
+    parts: list[str]
+    next: str | None
+    ended: bool
+
+
 def _shortened(spec: dict[str, Any]) -> dict[str, Any]:
     """A job file without its largest fields, as many as it takes for the rest to fit an answer."""
     sizes = {name: len(json.dumps(value)) for name, value in spec.items()}

@@ -19,6 +19,7 @@ from shapewright.cli import (
     jobs,
     libraries,
     local,
+    logs,
     models,
     parts,
     pull,
@@ -46,7 +47,7 @@ def cli() -> None:
 
 
 GROUPS = (
-    *(up, parts, tune, local, jobs, trials, compare, models, libraries, pull, snapshot, check),
+    *(up, parts, tune, local, jobs, trials, logs, compare, models, libraries, pull, snapshot, check),
     *(reports, records, admin, device_tokens, database),
 )
 for _group in GROUPS:

@@ -33,6 +33,12 @@ SHOWN_CORES = 16
 @click.option(
     "--ready-file", type=click.Path(path_type=Path), metavar="FILE", help="/readyz says no while this does not exist."
 )
+@click.option(
+    "--log-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Where the parts of this machine log to, a file each, for the logs of a job.",
+)
 @options.database_url
 @options.data_dir
 @options.log_format
@@ -44,6 +50,7 @@ def serve(
     root_path: str,
     processes: int,
     ready_file: Path | None,
+    log_dir: Path | None,
     database_url: str | None,
     data_dir: Path | None,
     log_format: str,
@@ -59,7 +66,9 @@ def serve(
     def ready(at: str) -> None:
         emit({"url": at}, json_output, f"serving at {at}")
 
-    settings = Settings(ready_file=str(ready_file) if ready_file else None)
+    settings = Settings(
+        ready_file=str(ready_file) if ready_file else None, log_dir=str(log_dir.resolve()) if log_dir else None
+    )
     serve_together(Plan(url, host, port, settings, root_path, log_format=log_format), processes, ready)
 
 

@@ -71,7 +71,8 @@ def _cores_of_devices(devices: int) -> list[tuple[str, ...]]:
 
 def api_part(plan: Plan) -> Part:
     serving = ("--processes", str(plan.processes), "--ready-file", str(plan.ready_file))
-    line = command("serve", "--host", HOST, "--port", str(plan.port), *serving)
+    logs = ("--log-dir", str(plan.data_dir / "logs"))
+    line = command("serve", "--host", HOST, "--port", str(plan.port), *serving, *logs)
     return Part("api", line, essential=True, environment=_settings(plan))
 
 

@@ -1,0 +1,114 @@
+"""What the parts of this machine logged about a job, with the events of the job, as one list of lines.
+
+`up` keeps the output of its parts in one folder, a file for each (docs/howto/monitor.md). A line is about a job if it
+holds its id; what follows it without a time of its own, as a traceback does, belongs to it. Parts that run elsewhere
+keep their own logs: what they note of a job are its events.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import takewhile
+from pathlib import Path
+
+from tuner.storage import JobEvent
+
+MAX_READ = 8 << 20
+"""Bytes of the newest output of a part that are looked through."""
+MAX_TEXT = 4000
+"""Characters of a line, what belongs to it included."""
+EVENTS = "job"
+"""The part of lines that are events of the job."""
+KINDS = ("state", "log", "library")
+_TEXT = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d),(\d{3}) (\S+) ([A-Z]+) (.*)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """``time``: ISO 8601 in UTC, with milliseconds. ``part``: worker, api, ..., or EVENTS."""
+
+    time: str
+    part: str
+    level: str
+    text: str
+
+
+def parts_in(folder: Path | None) -> dict[str, Path]:
+    """The logs of a folder, by the name of the part; none without a folder. Links are left out."""
+    if folder is None or not folder.is_dir():
+        return {}
+    files = (file for file in sorted(folder.glob("*.log")) if file.is_file() and not file.is_symlink())
+    return {file.stem: file for file in files}
+
+
+def lines_about(job_id: str, parts: dict[str, Path], events: Sequence[JobEvent]) -> list[LogLine]:
+    """The lines about a job, in order of time."""
+    found = [line for part, file in parts.items() for line in _about(job_id, part, _newest(file))]
+    return sorted([*found, *map(_line_of, events)], key=lambda line: line.time)
+
+
+def _newest(file: Path) -> list[str]:
+    """The last lines of a log, those that were rotated away included, MAX_READ bytes at most."""
+    content = b""
+    for each in (file, file.with_name(f"{file.name}.1")):
+        left = MAX_READ - len(content)
+        try:
+            with each.open("rb") as log:
+                log.seek(max(0, log.seek(0, os.SEEK_END) - left))
+                content = log.read(left) + content
+        except OSError:
+            break
+    return content.decode(errors="replace").splitlines()
+
+
+def _about(job_id: str, part: str, lines: Sequence[str]) -> Iterator[LogLine]:
+    for at, line in enumerate(lines):
+        if job_id not in line or not _is_first(line):
+            continue
+        rest = takewhile(lambda each: not _is_first(each), lines[at + 1 : at + 100])
+        yield _parsed(part, "\n".join([line, *rest]))
+
+
+def _is_first(line: str) -> bool:
+    """Whether a line has a time, in either form (tuner.logs)."""
+    return line.startswith('{"time"') or _TEXT.match(line) is not None
+
+
+def _parsed(part: str, text: str) -> LogLine:
+    if (match := _TEXT.match(text)) is not None:
+        at = datetime.strptime(match[1], "%Y-%m-%d %H:%M:%S").astimezone(UTC)
+        time = f"{at:%Y-%m-%dT%H:%M:%S}.{match[2]}+00:00"
+        return LogLine(time, part, match[4].lower(), f"{match[3]}: {match[5]}"[:MAX_TEXT])
+    try:
+        data = json.loads(text.partition("\n")[0])
+        parts = (f"{data['logger']}: {data['message']}", str(data.get("traceback", "")))
+        return LogLine(str(data["time"]), part, str(data["level"]), "\n".join(filter(None, parts))[:MAX_TEXT])
+    except (ValueError, KeyError, TypeError):
+        return LogLine("", part, "info", text[:MAX_TEXT])
+
+
+def _line_of(event: JobEvent) -> LogLine:
+    at = datetime.fromisoformat(event.created_at).astimezone(UTC).isoformat(timespec="milliseconds")
+    return LogLine(at, EVENTS, "info", _told(event)[:MAX_TEXT])
+
+
+def _told(event: JobEvent) -> str:
+    data = event.data
+    if event.kind == "log":
+        return str(data.get("message", ""))
+    if event.kind == "library":
+        return f"library {str(data.get('digest', ''))[:12]} is built"
+    return ": ".join(filter(None, (str(data.get("state", "")), str(data.get("error") or ""))))
+
+
+def page_of(lines: Iterable[LogLine], since: str | None, limit: int) -> list[LogLine]:
+    """The last ``limit`` lines; with ``since`` the first ``limit`` of that time or later."""
+    every = list(lines)
+    if since is None:
+        return every[-limit:]
+    return [line for line in every if line.time >= since][:limit]
