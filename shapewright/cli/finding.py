@@ -128,6 +128,13 @@ def _aliases(service: Client, given: dict[str, Any]) -> list[CompletionItem]:
     return [CompletionItem(name, help=each["digest"][:SHORT]) for each in libraries for name in each["aliases"]]
 
 
+def OPERATORS(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: N802
+    """The operators of the catalogue, for which no service is asked."""
+    from tuner.program.catalogue import OPS  # noqa: PLC0415  (keeps --help fast)
+
+    return [CompletionItem(name, help=op.doc) for name, op in OPS.items() if name.startswith(incomplete)]
+
+
 JOBS = _completing(_jobs)
 JOBS_OR_FILES = _completing(_jobs, files=True)
 WORKLOADS = _completing(_workloads, files=True)

@@ -16,6 +16,7 @@ from shapewright.cli import (
     compare,
     database,
     device_tokens,
+    init,
     jobs,
     libraries,
     local,
@@ -47,7 +48,7 @@ def cli() -> None:
 
 
 GROUPS = (
-    *(up, parts, tune, local, jobs, trials, logs, compare, models, libraries, pull, snapshot, check),
+    *(up, parts, init, tune, local, jobs, trials, logs, compare, models, libraries, pull, snapshot, check),
     *(reports, records, admin, device_tokens, database),
 )
 for _group in GROUPS:
