@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -130,7 +131,13 @@ class JobRequests:
     @each
     def trials(self, job_id: str, after: int = 0) -> Each[JsonObject]:
         """Every trial stored so far with ``seq`` above ``after``, in order."""
-        yield from _trials(job_id, after)
+        while True:
+            page = yield from ask("GET", f"/v1/jobs/{part(job_id)}/trials", params={"after": after})
+            for row in page.rows("items"):
+                yield Item(row)
+            if page["after"] == after:
+                return
+            after = page["after"]
 
     @each
     def logs(self, job_id: str, *, follow: bool = False, limit: int = 1000) -> Each[JsonObject]:
@@ -152,22 +159,64 @@ class JobRequests:
             seen = [line for line in page.rows("items") if line["time"] == since]
             yield Pause(LOG_PAUSE_S)
 
-    @request
-    def trials_dataframe(self, job_id: str) -> Steps[DataFrame]:
-        """Every trial stored so far as a pandas DataFrame, indexed by ``seq``.
+    @each
+    def trial_lines(
+        self,
+        job_id: str,
+        task: int = 0,
+        *,
+        error: str = "",
+        kernel: str = "",
+        instance: str = "",
+        phase: str = "",
+        newest_first: bool = False,
+    ) -> Each[JsonObject]:
+        """Trials of one search task in the order stored, as far as they fit what is given.
 
-        It has a column for each axis of the kernels and each shape variable. Raises InvalidInput where pandas is not
-        installed.
+        ``error`` is a kind of failure, ``any`` or ``none``; ``kernel`` the beginning of an id; ``instance`` a shape, as
+        in ``S=3,T=7``; ``phase`` what the trial was for.
+        """
+        params: JsonObject = {"task": task, "error": error, "kernel": kernel, "instance": instance, "phase": phase}
+        params |= {"order": "stored", "descending": newest_first, "limit": 500}
+        cursor: str | None = None
+        while True:
+            path = f"/v1/jobs/{part(job_id)}/trials/table"
+            page = yield from ask("GET", path, params={**params, "cursor": cursor})
+            for row in page.rows("items"):
+                yield Item(row)
+            if (cursor := page["cursor"]) is None:
+                return
+
+    @each
+    def trials_file(
+        self,
+        job_id: str,
+        task: int = 0,
+        *,
+        form: str = "csv",
+        error: str = "",
+        kernel: str = "",
+        instance: str = "",
+        phase: str = "",
+    ) -> Each[bytes]:
+        """Those trials as a file, in pieces as they arrive: ``form`` csv or parquet, a column for each shape variable
+        and each axis of the kernels."""
+        params = {"format": form, "task": task, "error": error, "kernel": kernel, "instance": instance, "phase": phase}
+        yield from _pieces(f"/v1/jobs/{part(job_id)}/trials/file", params)
+
+    @request
+    def trials_dataframe(self, job_id: str, task: int = 0) -> Steps[DataFrame]:
+        """The trials of one search task as a pandas DataFrame with the columns of ``trials_file``, indexed by ``seq``.
+
+        Raises InvalidInput where pandas is not installed.
         """
         try:
             import pandas  # noqa: PLC0415 - an option
         except ModuleNotFoundError:
             remedy = "pip install pandas; client.trials(job_id) gives the same as dictionaries"
             raise InvalidInput("trials_dataframe", "pandas is not installed", remedy) from None
-        from tuner.storage.trial_rows import columns_of, row_of  # noqa: PLC0415 - for this alone
-
-        rows = [row_of(trial) for trial in (yield from collected(_trials(job_id, 0)))]
-        frame: DataFrame = yield Work(lambda: pandas.DataFrame(rows, columns=columns_of(rows)).set_index("seq"))
+        pieces = yield from collected(_pieces(f"/v1/jobs/{part(job_id)}/trials/file", {"task": task}))
+        frame: DataFrame = yield Work(lambda: pandas.read_csv(io.BytesIO(b"".join(pieces)), index_col="seq"))
         return frame
 
     @request
@@ -247,10 +296,7 @@ class JobRequests:
     @each
     def export_records(self, workloads: Sequence[WorkloadLike] = ()) -> Each[bytes]:
         """Every record (of these workloads, if any are named) as JSON lines, in pieces as they arrive."""
-        params = {"workload": [key_of(workload) for workload in workloads]}
-        yield Open("/v1/records", {"params": params, "timeout": STREAM_TIMEOUT})
-        while (piece := (yield Piece())) is not None:
-            yield Item(piece)
+        yield from _pieces("/v1/records", {"workload": [key_of(workload) for workload in workloads]})
 
     @request
     def import_records(self, lines: Iterable[bytes]) -> Steps[JsonObject]:
@@ -262,14 +308,11 @@ class JobRequests:
         return (yield from ask("POST", "/v1/records", content=iter(lines), headers=headers, timeout=IMPORT_TIMEOUT))
 
 
-def _trials(job_id: str, after: int) -> Each[JsonObject]:
-    while True:
-        page = yield from ask("GET", f"/v1/jobs/{part(job_id)}/trials", params={"after": after})
-        for row in page.rows("items"):
-            yield Item(row)
-        if page["after"] == after:
-            return
-        after = page["after"]
+def _pieces(path: str, params: Mapping[str, Any]) -> Each[bytes]:
+    """An answer of any length."""
+    yield Open(path, {"params": params, "timeout": STREAM_TIMEOUT})
+    while (piece := (yield Piece())) is not None:
+        yield Item(piece)
 
 
 def _abbreviates(name: str, job_id: str) -> bool:

@@ -53,9 +53,10 @@ seed: 0
 @click.option("--program", metavar="TEXT", help='A program of your own, as in "out[m, n] = sum(k) x[m, k] * w[n, k]".')
 @as_json
 def init(*, file: Path, op: str | None, program: str | None, json_output: bool) -> None:
-    """Write a commented job file to begin with, job.yaml unless FILE names another.
+    """Write a commented job file to begin with.
 
-    Its sizes are examples: put in those of your model. A file that exists is left as it is.
+    It is job.yaml unless FILE names another, and its sizes are examples: put in those of your model. A file that exists
+    is left as it is.
     """
     from tuner.program.job.documents import read_yaml  # noqa: PLC0415  (keeps --help fast)
     from tuner.program.job.jobspec import parse_job  # noqa: PLC0415

@@ -14,14 +14,15 @@ import pytest
 
 from shapewright.client import Client
 from shapewright.client_async import AsyncClient
+from tests.contract.samples import many_tasks
 from tests.coroutines import run
 from tests.searched import searched
 from tests.serving import serving
+from tests.shapewright.cli_bed import Bed
 from tests.shapewright.conftest import Shapewright
 from tuner.errors import InvalidInput
 from tuner.storage import Job
 from tuner.storage.sql import open_storage
-from tuner.storage.trial_rows import FIXED
 
 Jobs = tuple[Job, ...]
 
@@ -62,21 +63,23 @@ def listed(shapewright: Shapewright, job: Job, *line: object) -> Sequence[dict[s
     return rows
 
 
-def test_trials_are_listed_as_the_service_has_them(shapewright: Shapewright, job: Job) -> None:
+def test_trials_are_listed_in_the_order_stored(shapewright: Shapewright, job: Job) -> None:
     rows = listed(shapewright, job)
     with Client() as client:
-        assert rows == list(client.trials(job.id))
+        assert [row["seq"] for row in rows] == [trial["seq"] for trial in client.trials(job.id)]
     assert len(rows) == job.trials
+    assert {row["task"] for row in rows} == {0}
     ran = shapewright("trials", job.id, "--limit", 3)
     lines = ran.out.splitlines()
-    assert lines[0].split()[:4] == ["SEQ", "PHASE", "ROUND", "INSTANCE"]
-    assert [line.split()[0] for line in lines[1:]] == [str(row["seq"]) for row in rows[-3:]]
-    assert f"3 of {len(rows)} trials" in ran.err
+    assert lines[0].split()[:5] == ["TASK", "SEQ", "PHASE", "ROUND", "INSTANCE"]
+    assert [line.split()[1] for line in lines[1:]] == [str(row["seq"]) for row in rows[-3:]]
+    assert "the newest 3 trials" in ran.err
+    assert shapewright("trials", job.id, "--limit", job.trials).err == ""
 
 
 def test_trials_are_chosen_by_error_kernel_instance_and_phase(shapewright: Shapewright, job: Job) -> None:
     rows = listed(shapewright, job)
-    kernel, shape = rows[-1]["kernel_id"], int(rows[-1]["instance"]["T"])
+    kernel, shape = rows[-1]["kernel_id"], rows[-1]["instance"]["T"]
 
     def fitting(**fields: object) -> list[int]:
         return [row["seq"] for row in rows if all(row[name] == value for name, value in fields.items())]
@@ -88,35 +91,47 @@ def test_trials_are_chosen_by_error_kernel_instance_and_phase(shapewright: Shape
     assert seqs("--error", "any") == [row["seq"] for row in rows if row["error_kind"]]
     assert seqs("--error", "build") == fitting(error_kind="build")
     assert seqs("--kernel", kernel[:8]) == fitting(kernel_id=kernel)
-    assert seqs("--kernel", rows[-1]["kernel"]["rule"]) == [row["seq"] for row in rows]
-    assert seqs("--instance", f"T={shape}") == [row["seq"] for row in rows if row["instance"]["T"] == shape]
+    assert seqs("--instance", f"T={shape}") == fitting(instance={"T": shape})
     assert seqs("--phase", "theory") == fitting(phase="theory") != []
-    both = seqs("--phase", "theory", "--instance", f"T={shape}", "--limit", 1)
-    assert len(both) == 1
-    wrong = shapewright("trials", job.id, "--instance", "T", "--json")
-    assert (wrong.code, wrong.error["field"]) == (2, "--instance")
+    assert set(seqs("--phase", "theory", "--instance", f"T={shape}")) < set(fitting(phase="theory"))
+    assert seqs("--task", 0) == [row["seq"] for row in rows]
+    assert shapewright("trials", job.id, "--task", 7, "--json").code == 5
     assert shapewright("trials", job.id, "--csv", "--json").code == 2
+    none = shapewright("trials", job.id, "--kernel", "zz")
+    assert (none.code, none.out) == (0, "")
+    assert "no trial fits" in none.err
 
 
 def test_csv_has_a_column_for_each_axis_and_each_variable(shapewright: Shapewright, job: Job) -> None:
     rows = listed(shapewright, job)
     table = list(csv.DictReader(io.StringIO(shapewright("trials", job.id, "--csv").out)))
     assert [int(line["seq"]) for line in table] == [row["seq"] for row in rows]
-    assert tuple(table[0])[: len(FIXED)] == FIXED
-    assert {line["shape_T"] for line in table} == {str(int(row["instance"]["T"])) for row in rows}
-    assert [line["kernel_m_tile"] for line in table] == [str(row["kernel"]["values"]["mr"]) for row in rows]
-    times = [float(line["latency_s"]) for line in table if line["latency_s"]]
-    assert times == [row["latency_s"] for row in rows if row["latency_s"] is not None]
+    assert [line["shape_T"] for line in table] == [str(row["instance"]["T"]) for row in rows]
+    assert [line["axis_m_tile"] for line in table] == [str(row["choices"]["m_tile"]) for row in rows]
+    theory = list(csv.DictReader(io.StringIO(shapewright("trials", job.id, "--csv", "--phase", "theory").out)))
+    assert {line["phase"] for line in theory} == {"theory"}
+
+
+def test_csv_is_of_one_search_task(shapewright: Shapewright, bed: Bed) -> None:
+    job, _ = bed.storage.create_job(many_tasks())
+    several = shapewright("trials", job.id, "--csv")
+    assert several.code == 2
+    assert "--task" in several.err
+    one = shapewright("trials", job.id, "--csv", "--task", 1)
+    assert (one.code, one.out.count("\n")) == (0, 1), "the header alone"
+    assert shapewright("trials", job.id, "--json").json == []
 
 
 def test_a_data_frame_has_the_columns_of_the_csv(shapewright: Shapewright, job: Job) -> None:
     header = shapewright("trials", job.id, "--csv").out.splitlines()[0].split(",")
     with Client() as client:
         frame = client.trials_dataframe(job.id)
-    assert ["seq", *frame.columns] == header
-    assert frame.index.is_unique
-    assert len(frame) == job.trials
-    assert frame.groupby("shape_T").latency_s.min().gt(0).all()
+        assert ["seq", *frame.columns] == header
+        assert frame.index.is_unique
+        assert len(frame) == job.trials
+        assert frame.groupby("shape_T").latency_s.min().gt(0).all()
+        file = b"".join(client.trials_file(job.id, phase="theory"))
+        assert file.count(b"\r\n") == 1 + len(frame[frame.phase == "theory"])
 
     async def awaited() -> bool:
         async with AsyncClient() as client:
