@@ -16,6 +16,7 @@ from shapewright.cli import (
     compare,
     database,
     device_tokens,
+    doctor,
     init,
     jobs,
     libraries,
@@ -49,7 +50,7 @@ def cli() -> None:
 
 GROUPS = (
     *(up, parts, init, tune, local, jobs, trials, logs, compare, models, libraries, pull, snapshot, check),
-    *(reports, records, admin, device_tokens, database),
+    *(reports, records, admin, device_tokens, database, doctor),
 )
 for _group in GROUPS:
     for _command in _group.COMMANDS:
