@@ -82,9 +82,9 @@ class JobRequests:
         return job
 
     @request
-    def jobs(self, state: str | None = None, limit: int = 100) -> Steps[list[JsonObject]]:
-        """The newest jobs, at most ``limit`` of them."""
-        return (yield from items("/v1/jobs", limit, state=state))
+    def jobs(self, state: str | None = None, limit: int = 100, *, search: str | None = None) -> Steps[list[JsonObject]]:
+        """The newest jobs, at most ``limit`` of them, that ``search`` finds: words, as in ``bert tag:nightly``."""
+        return (yield from items("/v1/jobs", limit, state=state, q=search))
 
     @request
     def find_job(self, name: str) -> Steps[str]:

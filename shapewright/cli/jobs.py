@@ -89,13 +89,16 @@ def watch(job_id: str, timeout: float | None, url: str | None, key: str | None, 
 
 @click.command("jobs")
 @click.option("--state", type=click.Choice(STATES), help="Only jobs in this state.")
+@click.option("--search", metavar="TEXT", help="Words of the name, id, owner or tags; name:, tag:, ... for one.")
 @click.option("--limit", type=click.IntRange(1, 10_000), default=20, show_default=True, help="At most so many.")
 @options.service
 @as_json
-def list_jobs(state: str | None, limit: int, url: str | None, key: str | None, json_output: bool) -> None:
+def list_jobs(
+    *, state: str | None, search: str | None, limit: int, url: str | None, key: str | None, json_output: bool
+) -> None:
     """List the newest jobs."""
     with client(url, key) as service:
-        jobs = service.jobs(state, limit)
+        jobs = service.jobs(state, limit, search=search)
     rows = ((job["id"], job["state"], job["trials"], job["created_at"], job["name"]) for job in jobs)
     emit(jobs, json_output, table(("ID", "STATE", "TRIALS", "CREATED", "NAME"), rows))
 

@@ -81,6 +81,42 @@ def test_a_job_of_an_option_may_be_the_latest(shapewright: Shapewright, bed: Bed
     assert shapewright("best", key, "--shape", "m=16", "--job", "latest", "--json").json["job_id"] in (job_id, None)
 
 
+COMMANDS = (
+    *(("show", "JOB"), ("watch", "JOB"), ("cancel", "JOB"), ("resume", "JOB"), ("trials", "JOB"), ("logs", "JOB")),
+    *(
+        ("trials", "JOB", "--csv"),
+        ("compare", "JOB", "job-0123456789abcdef013"),
+        ("pull", "JOB", "-o", "x"),
+        ("report", "JOB", "-o", "x"),
+    ),
+    *(("best", "wl-1", "--shape", "m=1", "--job", "JOB"), ("pull", "wl-1", "-o", "x", "--job", "JOB")),
+)
+
+
+@pytest.mark.parametrize("line", COMMANDS, ids=" ".join)
+def test_every_command_that_takes_a_job_has_the_exit_codes_of_the_contract(
+    line: tuple[str, ...], shapewright: Shapewright, bed: Bed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for job, more, code in (
+        ("job-none", (), 5),
+        ("job-0123456789abcdef012", (), 5),
+        ("latest", (), 5),
+        ("a/b", (), 2),
+        ("latest", ("--key", "wrong"), 4),
+        ("latest", ("--url", "http://127.0.0.1:1"), 3),
+    ):
+        ran = shapewright(*(job if part == "JOB" else part for part in line), *more, "--json")
+        if "--csv" not in line:
+            assert (ran.code, ran.error["exit_code"]) == (code, code), (job, more, ran.out)
+
+
+def test_jobs_are_searched_by_words(shapewright: Shapewright, bed: Bed) -> None:
+    wanted = submitted(bed, "bert layer")
+    submitted(bed, "another")
+    assert [job["id"] for job in shapewright("jobs", "--search", "bert", "--json").json] == [wanted]
+
+
 # -- completion -------------------------------------------------------------------------------------------------------
 def test_a_shell_completes_ids_keys_and_digests(bed: Bed, tmp_path: Path) -> None:
     job_id = submitted(bed)
