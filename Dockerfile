@@ -7,14 +7,14 @@ RUN apt-get update \
  && rm -rf /var/lib/apt/lists/*
 
 WORKDIR /opt/shapewright
-COPY pyproject.toml README.md LICENSE NOTICE ./
+COPY pyproject.toml requirements.lock README.md LICENSE NOTICE ./
 COPY distribution distribution
 COPY shapewright shapewright
 COPY tuner tuner
 COPY service service
 COPY worker worker
 COPY migrations migrations
-RUN pip install --no-cache-dir '.[server]'
+RUN pip install --no-cache-dir -c requirements.lock '.[server]'
 
 # Candidates are code that a search has made up: nothing here runs as root.
 RUN useradd --create-home --uid 10001 shapewright \

@@ -34,7 +34,7 @@ ifneq ($(shell test -x $(BIN)/python && echo whole),whole)
 $(shell rm -f $(VENV)/.installed-*)
 endif
 
-.PHONY: help install demo test soak serve lint bench docs reference clean
+.PHONY: help install demo test soak serve lint bench docs reference lock clean
 
 help: ## what each target does
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -72,12 +72,17 @@ docs: $(WANTED_DOCS) ## the site of the documents, in site/
 reference: $(WANTED_DEV) ## write the generated parts of docs/reference anew
 	$(BIN)/python -m docs.tools.generate
 
+lock: $(call stamp,$(EXTRAS) lock) ## write requirements.lock anew for what pyproject.toml wants; ARGS="--upgrade" takes newer releases
+	$(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11 --fork-strategy fewest --all-extras \
+	  --quiet --no-annotate --no-emit-index-url --no-emit-find-links \
+	  --custom-compile-command "make lock" -o requirements.lock $(ARGS)
+
 clean: ## remove .venv and every cache
 	rm -rf $(VENV) site build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The stamp is written last, so a half-made .venv is taken for none and made anew where it lacks a working pip.
-$(VENV)/.installed-%: pyproject.toml
+$(VENV)/.installed-%: pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
 	  echo "Shapewright needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version 2>&1 || true)." >&2; \
 	  echo "Install one and name it: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; exit 1; }
@@ -86,5 +91,5 @@ $(VENV)/.installed-%: pyproject.toml
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || { \
 	  echo "making $(VENV)"; $(PYTHON) -m venv --clear $(VENV); }
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --root-user-action=ignore \
-	  -e '.[$(subst -,$(comma),$*)]'
+	  -c requirements.lock -e '.[$(subst -,$(comma),$*)]'
 	@touch $@

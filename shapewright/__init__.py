@@ -73,7 +73,12 @@ def __getattr__(name: str) -> Any:
     from importlib import import_module  # noqa: PLC0415
 
     module, attribute = _LAZY[name]
-    value = getattr(import_module(module), attribute) if attribute else import_module(module)
+    try:
+        value = getattr(import_module(module), attribute) if attribute else import_module(module)
+    except ModuleNotFoundError as error:
+        from shapewright import extras  # noqa: PLC0415
+
+        raise extras.of_error(error) or error from error
     globals()[name] = value
     return value
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import ctypes
-import importlib.util
 import tempfile
 from collections.abc import Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from shapewright import runtime
 from shapewright.callers import callers, pool
 from shapewright.operands import Operands, as_array, dtype_name, shape_text
 from shapewright.packed import PackedWeight, packed_sizes
@@ -208,7 +206,7 @@ def check_cpu(manifest: JsonObject) -> None:
 def _load_module(binary: bytes, source: Path) -> Any:
     """The module in ``binary``, from a file of its own: the loader takes a path that it has seen for the library that
     it loaded from there, even if the file has been replaced since. ``source`` is where it was read."""
-    _load_runtime()
+    runtime.provide(binary)
     with tempfile.NamedTemporaryFile(prefix="shapewright-", suffix=".so") as file:
         file.write(binary)
         file.flush()
@@ -219,17 +217,6 @@ def _load_module(binary: bytes, source: Path) -> Any:
             reason = str(error).strip().splitlines()[-1:] or [type(error).__name__]
             raise ShapewrightError(f"{source} cannot be loaded ({reason[0]}): {AGAIN}") from error
         return module
-
-
-@cache
-def _load_runtime() -> None:
-    """Parallel loops and workspaces need TVM's runtime library, a few MB; no more of TVM."""
-    spec = importlib.util.find_spec("tvm")
-    for folder in (spec.submodule_search_locations or ()) if spec else ():
-        runtime = Path(folder) / "lib" / "libtvm_runtime.so"
-        if runtime.is_file():
-            _ffi()  # libtvm_ffi.so, which the runtime needs
-            ctypes.CDLL(str(runtime), mode=ctypes.RTLD_GLOBAL)
 
 
 def _ffi() -> Any:

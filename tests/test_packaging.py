@@ -9,15 +9,18 @@ import subprocess
 import tomllib
 from collections.abc import Mapping
 from importlib import import_module
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
 from one_package import FILES
+from packaging.requirements import Requirement
 
-from tests.shapewright.bare import device_requirements
+from tests.shapewright.bare import closure, device_requirements, distribution
 
 ROOT = Path(__file__).parents[1]
+LOCK = (ROOT / "requirements.lock").read_text()
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
 TARGETS = ("demo", "test", "soak", "install", "serve", "lint", "bench", "clean")
 
@@ -39,7 +42,7 @@ def checkout(tmp_path: Path) -> Path:
     """A checkout with a Makefile, no environment, and an interpreter that only says what it was asked."""
     root = tmp_path / "checkout"
     (root / ".ci").mkdir(parents=True)
-    for name in ("Makefile", "pyproject.toml", ".ci/run"):
+    for name in ("Makefile", "pyproject.toml", "requirements.lock", ".ci/run"):
         shutil.copy(ROOT / name, root / name)
     script(tmp_path / "python3", FAKE_PYTHON)
     return root
@@ -161,18 +164,52 @@ def test_ci_without_root_says_what_is_missing(checkout: Path) -> None:
     assert not any(line.startswith("apt-get") for line in log)
 
 
-def test_every_dependency_is_pinned() -> None:
+def locked() -> dict[str, set[str]]:
+    """The versions of each distribution in the lock file; there may be several, each for some versions of Python."""
+    found: dict[str, set[str]] = {}
+    for line in LOCK.splitlines():
+        if not line.startswith("#"):
+            requirement = Requirement(line)
+            (pin,) = requirement.specifier
+            assert pin.operator == "=="
+            found.setdefault(distribution(requirement.name), set()).add(pin.version)
+    return found
+
+
+def test_every_dependency_has_a_range_and_the_lock_has_a_version_in_it() -> None:
     extras = PROJECT["project"]["optional-dependencies"]
-    assert set(extras) == {"server", "models", "gpu", "bench", "zoo", "docs", "dev"}
-    assert set(extras["models"]) <= set(extras["dev"]), "the tests read models"
-    assert set(extras["docs"]) <= set(extras["dev"]), "the tests build the site"
+    names = {"tune", "server", "models", "gpu", "bench", "zoo", "parquet", "docs", "dev", "lock"}
+    assert set(extras) == names
     lists = (PROJECT["project"]["dependencies"], *extras.values())
-    for requirement in (requirement for requirements in lists for requirement in requirements):
-        assert re.fullmatch(r"[\w.-]+(\[\w+\])?==[\w.]+", requirement), requirement
+    pins = locked()
+    for requirement in (Requirement(each) for requirements in lists for each in requirements):
+        if requirement.name == "shapewright":
+            assert requirement.extras <= names
+            continue
+        assert ">=" in str(requirement.specifier), requirement
+        versions = pins[distribution(requirement.name)]
+        assert all(version in requirement.specifier for version in versions), (requirement, versions)
 
 
-def test_what_a_device_needs_is_pinned_as_everywhere() -> None:
-    assert set(device_requirements()) <= set(PROJECT["project"]["dependencies"])
+def test_the_lock_names_no_host_and_is_what_is_installed_here() -> None:
+    assert not re.search(r"://|--(?:index|extra|find|hash)", LOCK)
+    pins = locked()
+    with_tests = [Requirement(each).name for each in PROJECT["project"]["optional-dependencies"]["dev"]]
+    others = {name: version(name) for name in closure(PROJECT["project"]["dependencies"]) if name != "shapewright"}
+    direct = {name: version(name) for name in with_tests if name not in ("shapewright", "torch")}
+    for name, there in {**others, **direct}.items():
+        assert there in pins[distribution(name)], f"{name} {there} is installed, not {pins[distribution(name)]}"
+
+
+def test_what_a_device_needs_is_locked_as_everywhere() -> None:
+    pins = locked()
+    for requirement in map(Requirement, device_requirements()):
+        assert {str(requirement.specifier).removeprefix("==")} == pins[distribution(requirement.name)]
+
+
+def test_what_the_makefile_and_the_image_install_is_the_locked_set() -> None:
+    assert "-c requirements.lock -e" in (ROOT / "Makefile").read_text()
+    assert "pip install --no-cache-dir -c requirements.lock '.[server]'" in (ROOT / "Dockerfile").read_text()
 
 
 def test_the_command_is_where_the_distribution_says() -> None:

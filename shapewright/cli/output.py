@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import click
 
+from shapewright import extras
 from tuner.errors import InvalidInput, ShapewrightError, clean
 
 Document = dict[str, Any] | list[dict[str, Any]]
@@ -152,20 +153,13 @@ def failure_of(error: Exception) -> CommandFailed | None:
         problem = getattr(error, "problem", None)
         members = problem if isinstance(problem, dict) else {}
         return CommandFailed(_code_of(error), str(error), **{name: members.get(name) for name in _NAMED})
-    if isinstance(error, ModuleNotFoundError) and _is_foreign(error):
-        remedy = "pip install shapewright, or 'shapewright[server]' to serve"
-        return CommandFailed(ExitCode.REFUSED, f"this needs {error.name}, which is not installed: {remedy}")
+    if isinstance(error, ModuleNotFoundError) and (missing := extras.of_error(error)):
+        return CommandFailed(ExitCode.REFUSED, str(missing))
     if isinstance(error, OSError) and error.errno in FULL and not error.filename:
         return CommandFailed(ExitCode.REFUSED, f"cannot write: {error.strerror}; make room, or write elsewhere")
     if isinstance(error, OSError) and error.filename:
         return CommandFailed(ExitCode.REFUSED, f"{error.filename}: {error.strerror}", field=str(error.filename))
     return None
-
-
-def _is_foreign(error: ModuleNotFoundError) -> bool:
-    """Whether what is missing belongs to another distribution: an extra that was not installed."""
-    top = (error.name or "").partition(".")[0]
-    return bool(top) and top not in ("shapewright", "tuner", "service", "worker", "migrations")
 
 
 def _usage(error: click.ClickException) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from shapewright import defaults
+from shapewright import defaults, extras
 from shapewright.cli import options
 from shapewright.cli.calibrate import device_calibrate
 from shapewright.cli.device_tokens import token_of, without_token
@@ -57,6 +57,7 @@ def serve(
     json_output: bool,
 ) -> None:
     """Serve the HTTP API until it is stopped."""
+    extras.require("server")
     from service.processes import Plan, serve_together  # noqa: PLC0415  (FastAPI, for this command alone)
     from service.settings import Settings  # noqa: PLC0415
 
@@ -107,6 +108,7 @@ def worker(
 
     Candidates are built on Ray and measured on the tracker's devices.
     """
+    extras.require("server")
     address = _tracker_address(tracker)
     from worker.devices.admission import TokenRule  # noqa: PLC0415  (Ray and TVM, for this command alone)
     from worker.run import run_worker  # noqa: PLC0415

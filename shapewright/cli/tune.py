@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from shapewright import extras
 from shapewright.cli import options
 from shapewright.cli.display import Display, JobView, display_for
 from shapewright.cli.exclusive import exclusive
@@ -58,6 +59,7 @@ def tune(
     """
     from tuner.measure.processes import stop_on_signals  # noqa: PLC0415  (keeps --help fast)
 
+    extras.require("tune")
     began_s = time.monotonic()
     say(f"tuning {job}: loading the compiler")
     spec = _spec(job, threads)

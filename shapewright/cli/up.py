@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from shapewright import defaults
+from shapewright import defaults, extras
 from shapewright.cli import options
 from shapewright.cli.exclusive import exclusive
 from shapewright.cli.logins import login_link
@@ -60,6 +60,7 @@ def up(
 
     It has a database, the API, a worker, a tracker and devices.
     """
+    extras.require("server")
     from tuner.measure.network.addresses import free_port  # noqa: PLC0415  (keeps --help fast)
     from tuner.measure.processes import stop_on_signals  # noqa: PLC0415
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 
 import one_package
@@ -15,25 +14,6 @@ import tuner
 
 ROOT = Path(__file__).parents[2]
 HOMES = (one_package.PACKAGE, *one_package.MOVED)
-
-
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("wheel")
-    build = "import sys, one_package; print(one_package.build_wheel(sys.argv[1]))"
-    line = [sys.executable, "-c", f"import sys; sys.path.insert(0, 'distribution'); {build}", str(folder)]
-    ran = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
-    assert ran.returncode == 0, ran.stderr
-    (built,) = folder.glob("*.whl")
-    return built
-
-
-@pytest.fixture(scope="module")
-def unpacked(wheel: Path) -> Path:
-    folder = wheel.parent / "unpacked"
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(folder)
-    return folder
 
 
 def test_a_wheel_has_one_package_with_every_file_of_the_folders(wheel: Path, unpacked: Path) -> None:

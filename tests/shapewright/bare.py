@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import sys
+from collections.abc import Iterable
 from importlib.metadata import packages_distributions, requires
 from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -29,32 +32,44 @@ def device_requirements() -> list[str]:
 
 def of_a_device() -> frozenset[str]:
     """The distributions that deploy/device-requirements.txt brings."""
+    return closure(device_requirements())
+
+
+def closure(requirements: Iterable[str]) -> frozenset[str]:
+    """The distributions that these bring here."""
     found: set[str] = set()
-    waiting = [_name(each) for each in device_requirements()]
+    waiting = [Requirement(each) for each in requirements]
     while waiting:
-        name = waiting.pop()
+        wanted = waiting.pop()
+        name = distribution(wanted.name)
         if name not in found:
             found.add(name)
-            waiting += [_name(each) for each in requires(name) or () if "extra ==" not in each]
+            needed = [Requirement(each) for each in requires(name) or ()]
+            waiting += [each for each in needed if _applies(each, wanted.extras)]
     return frozenset(found)
 
 
-def blocked() -> set[str]:
-    """The modules that every other distribution brings."""
-    allowed = of_a_device() | {"shapewright"}
+def _applies(requirement: Requirement, extras: Iterable[str]) -> bool:
+    marker = requirement.marker
+    return marker is None or any(marker.evaluate({"extra": extra}) for extra in ("", *extras))
+
+
+def blocked(allowed: frozenset[str] | None = None) -> set[str]:
+    """The modules that every distribution brings but ``allowed``, which are those of a device if not given."""
+    allowed = (of_a_device() if allowed is None else allowed) | {"shapewright"}
     packages = packages_distributions()
-    return {name for name, by in packages.items() if not allowed & set(map(_name, by))} - _AT_START
+    return {name for name, by in packages.items() if not allowed & set(map(distribution, by))} - _AT_START
 
 
-def python(code: str) -> list[str]:
-    """A command line that runs ``code`` without what a device has not."""
-    return [sys.executable, "-c", _BLOCK.format(blocked=blocked()) + code]
+def python(code: str, allowed: frozenset[str] | None = None) -> list[str]:
+    """A command line that runs ``code`` without what a device has not, or with ``allowed`` alone."""
+    return [sys.executable, "-c", _BLOCK.format(blocked=blocked(allowed)) + code]
 
 
 def shapewright(*arguments: object) -> list[str]:
     return python(f"from shapewright.cli import main\nmain({[str(each) for each in arguments]!r})")
 
 
-def _name(requirement: str) -> str:
+def distribution(name: str) -> str:
     """As the index has it: in small letters, with dashes."""
-    return re.sub(r"[-_.]+", "-", re.split(r"[\s;\[=<>!~(]", requirement, maxsplit=1)[0]).lower()
+    return canonicalize_name(name)

@@ -122,7 +122,8 @@ def test_a_command_that_needs_more_says_what_to_install(tmp_path: Path, line: li
     command = bare.shapewright(*line, "--json")
     ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
     assert ran.returncode == 2, ran.stderr
-    assert "which is not installed: pip install shapewright" in json.loads(ran.stdout)["error"]["message"]
+    message = json.loads(ran.stdout)["error"]["message"]
+    assert "which is not installed: pip install shapewright, " in message or "pip install 'shapewright[" in message
 
 
 def test_the_helps_of_all_commands_need_nothing_more() -> None:
