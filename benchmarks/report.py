@@ -4,7 +4,7 @@
     python -m benchmarks.report RUN.json ...        # print those of any documents
 
 A block of the page between ``<!-- measured FILE -->`` and ``<!-- end -->`` is made of that file of docs/measurements;
-``<!-- summary -->`` begins the table of all files that the page shows.
+``<!-- summary -->`` begins the table of all files that the page shows; README.md has the same one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from benchmarks.theory import SEARCHED
 from tuner.program.language.workload import format_shape
 
 Document = Mapping[str, Any]
-PAGE, MEASUREMENTS = ROOT / "docs" / "performance.md", ROOT / "docs" / "measurements"
+PAGE, README, MEASUREMENTS = ROOT / "docs" / "performance.md", ROOT / "README.md", ROOT / "docs" / "measurements"
 BLOCK = re.compile(r"(<!-- (summary|measured (\S+)) -->\n).*?(<!-- end -->)", re.DOTALL)
 BUSY = 1.0
 """Runnable processes to a core, beyond which a machine is called busy."""
@@ -38,6 +38,12 @@ def page_with_tables(text: str, folder: Path = MEASUREMENTS) -> str:
         return "\n".join([match[1], *lines, "", match[4]])
 
     return BLOCK.sub(block, text)
+
+
+def readme_with_table(readme: str, page: str) -> str:
+    """The README with the summary of the page, its links from where the README is."""
+    (summary,) = (found[0] for found in BLOCK.finditer(page) if found[3] is None)
+    return BLOCK.sub(lambda _: summary.replace("](measurements/", "](docs/measurements/"), readme)
 
 
 def summary_table(documents: Mapping[str, Document]) -> list[str]:
@@ -193,9 +199,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("\n".join(tables(read(path))), end="\n\n")
     if options.documents:
         return 0
-    after = page_with_tables(before := PAGE.read_text())
+    before = PAGE.read_text(), README.read_text()
+    page = page_with_tables(before[0])
+    after = page, readme_with_table(before[1], page)
     if not options.check:
-        PAGE.write_text(after)
+        PAGE.write_text(after[0])
+        README.write_text(after[1])
     return int(options.check and before != after)
 
 

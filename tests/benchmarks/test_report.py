@@ -11,9 +11,11 @@ from benchmarks.report import (
     BLOCK,
     MEASUREMENTS,
     PAGE,
+    README,
     conditions,
     kind_of,
     page_with_tables,
+    readme_with_table,
     times,
     with_interval,
 )
@@ -27,6 +29,16 @@ FIGURE = re.compile(r"\d[\d.,]*\s?(?:x|us|ms|ns|GFLOP/s|GB/s|requests/s|records/
 
 def test_the_tables_of_the_page_are_those_of_the_files() -> None:
     assert page_with_tables(TEXT) == TEXT, "python -m benchmarks.report writes them anew"
+
+
+def test_the_readme_has_the_summary_of_the_page_and_no_other_figures() -> None:
+    readme = README.read_text()
+    (summary,) = BLOCK.finditer(readme)
+    assert "docs/measurements/" in summary[0]
+    assert readme_with_table(readme, TEXT) == readme, "python -m benchmarks.report writes it anew"
+    assert set(FIGURE.findall(BLOCK.sub("", readme))) <= {"1x"}
+    other = TEXT.replace("| 1.14x ", "| 9.99x ")
+    assert readme_with_table(readme, other) != readme
 
 
 def test_prose_has_no_figures_of_its_own() -> None:

@@ -78,7 +78,7 @@ class Installed:
 
     def environment(self) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("SHAPEWRIGHT_", "PYTHON"))}
-        return {**kept, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_COMPILE": "1", **self.settings}
+        return {**kept, "PIP_DISABLE_PIP_VERSION_CHECK": "1", **self.settings}
 
 
 def installed(home: Path, wheel: Path, *arguments: object, extra: str = "", **settings: str) -> Installed:
@@ -105,17 +105,15 @@ def server(wheel: Path, data: Path, tmp_path_factory: pytest.TempPathFactory) ->
 def url(server: Installed, data: Path) -> Iterator[str]:
     """A service from the wheel: `shapewright up`."""
     port = free_port()
-    line = [server.home / "bin" / "shapewright", "up", "--port", str(port), "--json"]
+    line = [str(server.home / "bin" / "shapewright"), "up", "--port", str(port)]
     with (data / "up.log").open("w") as log:
-        up = subprocess.Popen(
-            line, cwd=server.home, env=server.environment(), stdout=subprocess.PIPE, stderr=log, text=True
-        )
+        up = subprocess.Popen(line, cwd=server.home, env=server.environment(), stdout=log, stderr=log)
     try:
         deadline = time.monotonic() + READY_S
-        assert up.stdout is not None
-        ready = up.stdout.readline()
-        assert ready and time.monotonic() < deadline, (data / "up.log").read_text()
-        yield str(json.loads(ready)["url"]).partition("login")[0]
+        while "\nready: " not in (data / "up.log").read_text():
+            assert up.poll() is None and time.monotonic() < deadline, (data / "up.log").read_text()
+            time.sleep(0.2)
+        yield f"http://127.0.0.1:{port}/"
     finally:
         up.send_signal(signal.SIGINT)
         up.wait(60.0)
