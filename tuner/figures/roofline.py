@@ -34,7 +34,8 @@ def roofline(view: SearchView) -> go.Figure:
         colour, symbol = style.RIVALS[number % 3], RIVAL_SYMBOLS[number % 3]
         figure.add_traces(_speeds(view, at, np.array(seconds), (), library, colour, symbol))
     if view.baselines.roof is not None:
-        figure.add_trace(_roof(view.baselines.roof, [x for trace in figure.data for x in trace.x]))
+        dots = [(x, y) for trace in figure.data for x, y in zip(trace.x, trace.y, strict=True) if x and y]
+        figure.add_trace(_roof(view.baselines.roof, dots))
     if view.levels is not None:
         figure.add_traces(_levels(view.levels, [x for trace in figure.data for x in trace.x]))
     figure.update_xaxes(title_text="Arithmetic intensity (FLOP/byte)", **style.LOG)
@@ -61,19 +62,28 @@ def _speeds(
     return points(view, instances, flops / moved, speed, kernels, MarkerStyle(name, colour, symbol, hover))
 
 
-def _roof(roof: Roof, intensities: list[float]) -> go.Scatter:
-    """Memory below the ridge, registers above it; it reaches to the points, and to the ridge in any case."""
-    ridge = roof.flops_per_s / roof.bytes_per_s
-    x = np.array([min(*intensities, ridge) / 1.5, ridge, max(*intensities, ridge) * 1.5])
-    y = 1e-9 * np.minimum(roof.flops_per_s, x * roof.bytes_per_s)
-    at_best = f"{1e-9 * roof.flops_per_s:.4g} GFLOP/s, {1e-9 * roof.bytes_per_s:.4g} GB/s"
+def _roof(measured: Roof, dots: Sequence[tuple[float, float]]) -> go.Scatter:
+    """Memory below the ridge, registers above it; it reaches to the points, and to the ridge in any case.
+
+    ``dots``: intensities, and speeds in GFLOP/s. No dot stands above it: where one shows more than was measured of the
+    device, whose reading was disturbed or whose caches are faster than its memory, the roof is raised to it.
+    """
+    flops_per_s = max([measured.flops_per_s, *(1e9 * speed for _, speed in dots)])
+    bytes_per_s = max([measured.bytes_per_s, *(1e9 * speed / intensity for intensity, speed in dots)])
+    ridge = flops_per_s / bytes_per_s
+    intensities = [intensity for intensity, _ in dots]
+    x = np.array([min([*intensities, ridge]) / 1.5, ridge, max([*intensities, ridge]) * 1.5])
+    y = 1e-9 * np.minimum(flops_per_s, x * bytes_per_s)
+    at_best = f"{1e-9 * measured.flops_per_s:.4g} GFLOP/s, {1e-9 * measured.bytes_per_s:.4g} GB/s"
+    is_raised = (flops_per_s, bytes_per_s) != (measured.flops_per_s, measured.bytes_per_s)
+    raised = f"<br>raised to the fastest kernel: {1e-9 * flops_per_s:.4g} GFLOP/s, {1e-9 * bytes_per_s:.4g} GB/s"
     return go.Scatter(
         x=style.rounded(x),
         y=style.rounded(y),
         name="roof",
         mode="lines",
         line={"color": style.NEUTRAL, "width": 2, "dash": "dash"},
-        hovertemplate=f"roof: {at_best}<extra></extra>",
+        hovertemplate=f"roof: {at_best}{raised if is_raised else ''}<extra></extra>",
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
@@ -135,6 +135,16 @@ def test_kernels_that_fail_are_left_out() -> None:
 def test_a_device_on_which_all_fails_is_not_calibrated() -> None:
     runner = Runner(fleet_at(TYPICAL, faults=Faults(crashing=1.0)))
     assert calibrate(TARGET, 1, builder=SimulatedBuilder(), runner=runner) is None
+
+
+@pytest.mark.usefixtures("few")
+def test_a_peak_below_the_fastest_kernel_is_read_again() -> None:
+    runner, disturbed = Runner(fleet_at(perturbed(6))), replace(LEVELS, flops_per_s=1e6)
+    told = iter([disturbed, replace(LEVELS, levels=disturbed.levels[:2])])
+    runner.levels = lambda task, interrupted=never: next(told)  # type: ignore[method-assign]
+    found = calibrate(TARGET, 1, builder=SimulatedBuilder(), runner=runner)
+    assert found is not None and found.levels == LEVELS, "the best of both"
+    assert next(told, None) is None, "once"
 
 
 @pytest.mark.usefixtures("few")

@@ -22,7 +22,7 @@ from tuner.program.job.build import make_workload
 from tuner.program.job.task import SearchTask
 from tuner.program.language.workload import ShapeVar
 from tuner.program.target.calibration import Level, Levels
-from tuner.records import Baseline, Baselines, ErrorKind, MeasureResult
+from tuner.records import Baseline, Baselines, ErrorKind, MeasureResult, Phase, Roof
 from tuner.search.summary import SearchSummary
 
 
@@ -46,8 +46,34 @@ def test_the_best_falls_from_the_default_over_time_and_over_trials(view: SearchV
         assert best.y[-1] == pytest.approx(1e3 * known(last.objective_s), rel=1e-4)
         assert best.line.shape == "hv"
         default = named(result, "default (theory)")
-        assert default.y[0] == default.y[1] == pytest.approx(1e3 * known(last.default_objective_s), rel=1e-4)
-        assert max(best.y) <= default.y[0]
+        assert default.y[0] == default.y[1] == pytest.approx(1e3 * view.columns.default[1].sum(), rel=1e-4)
+        assert best.y[0] == default.y[0], "the default is where the curve begins"
+
+
+def test_the_best_never_rises_and_the_range_of_its_readings_is_drawn() -> None:
+    """It rose from 9.0 to 11.1 ms where a lucky reading was taken back by later ones."""
+    first, lucky = sampled(TASK, 2)
+    results = [MeasureResult(first, at, 2e-3, phase=Phase.THEORY) for at in TASK.instances]
+    results += [MeasureResult(lucky, at, 1e-3, round=1) for at in TASK.instances]
+    results += [MeasureResult(lucky, at, 1.9e-3, round=1, attempt=again) for again in (1, 2) for at in TASK.instances]
+    trials = (5, 10, 15, 20)
+    told = [0.010, 0.005, 0.00725, 0.0095]
+    progress = [
+        SearchSummary("search" if count > 5 else "theory", trials=count, objective_s=best_s, default_objective_s=0.010)
+        for count, best_s in zip(trials, told, strict=True)
+    ]
+    result = figure("best_over_trials", SearchView(TASK, results, progress))
+    best = named(result, "best so far")
+    assert list(best.y) == sorted(best.y, reverse=True)
+    assert (best.y[0], best.y[-1]) == (10, 9.5), "of the median of all readings, at once"
+    assert named(result, "default (theory)").y[0] == best.y[0]
+    band = named(result, "range of its readings")
+    assert (min(band.y), max(band.y)) == (9.5, 10) and band.fill == "tonexty"
+    (lower,) = [trace for trace in result.data if trace.name is None]
+    assert min(lower.y) == 5
+    # Of progress alone, too.
+    alone = named(figure("best_over_trials", SearchView(TASK, (), progress)), "best so far")
+    assert list(alone.y) == sorted(alone.y, reverse=True)
 
 
 def test_what_comes_before_the_default_is_whole_is_left_out() -> None:
@@ -297,8 +323,22 @@ def test_the_roofline_has_the_work_over_what_must_be_moved(view: SearchView) -> 
     latency = view.columns.table(view.columns.index_of([kernel]))[0, -1]
     assert points.y[place] == pytest.approx(1e-9 * flops / latency, rel=1e-4)
     assert roof.y[1] == roof.y[2] == pytest.approx(110)
-    assert roof.y[0] / roof.x[0] == pytest.approx(12, rel=1e-3)
+    assert "110 GFLOP/s, 12 GB/s" in roof.hovertemplate
+    fast = named(figure("roofline", replace(view, baselines=Baselines(roof=Roof(110e9, 1e12)))), "roof")
+    assert fast.y[0] / fast.x[0] == pytest.approx(1000, rel=1e-3) and "raised" not in fast.hovertemplate
     assert "roof" not in [t.name for t in figure("roofline", replace(view, baselines=Baselines())).data]
+
+
+def test_no_dot_stands_above_the_roof(view: SearchView) -> None:
+    """Dots at 140 GFLOP/s stood over a roof of 66 that was measured while a neighbour was busy."""
+    low = replace(view, baselines=replace(view.baselines, roof=Roof(1e6, 1e6, 2e-6)))
+    result = figure("roofline", low)
+    roof = named(result, "roof")
+    dots = [(x, y) for trace in result.data if trace is not roof for x, y in zip(trace.x, trace.y, strict=True)]
+    peak, slope = max(roof.y), roof.y[0] / roof.x[0]
+    assert dots and all(y <= 1.001 * min(peak, slope * x) for x, y in dots)
+    assert "raised to the fastest kernel" in roof.hovertemplate
+    assert "0.001 GFLOP/s" in roof.hovertemplate, "what was measured is told as well"
 
 
 def test_the_roofline_of_a_calibrated_device_has_a_line_for_each_level_up_to_the_peak(view: SearchView) -> None:

@@ -29,14 +29,15 @@ READ_ACCUMULATORS = 8
 
 
 def measure_roof(module: Any, target: Target, threads: int, timer: Timer) -> Roof:
-    """The roof of this machine, on as many threads of TVM's pool; some tenths of a second. ``module`` is the loaded
-    binary for this very target and number of threads."""
+    """The roof of this machine, on as many threads of TVM's pool; some tenths of a second. The best of several samples:
+    what disturbs a core makes a peak only lower. ``module`` is the loaded binary for this very target and number of
+    threads."""
     rates = []
     for work, call in (
         (peak_work(target, threads), peak_call(module, target, threads)),
         (read_bytes(target, threads), read_call(module, target, threads)),
     ):
-        timed = timer.measure(call, sampling(call))
+        timed = timer.best(call, sampling(call))
         rates.append((work / timed.latency_s, timed.anchor_s))
     (flops_per_s, anchor_s), (bytes_per_s, _) = rates
     return Roof(flops_per_s, bytes_per_s, anchor_s)

@@ -61,9 +61,10 @@ def _sweep(name: str, of_thread: float, target: Target, threads: int) -> Sweep:
 
 
 def measure_levels(module: Any, target: Target, threads: int, timer: Timer) -> Levels:
-    """A second or so. ``module`` is the loaded binary for this very target and number of threads."""
+    """A second or so, the best of several samples each. ``module`` is the loaded binary for this very target and number
+    of threads."""
     peak = peak_call(module, target, threads)
-    flops_per_s = peak_work(target, threads) / timer.measure(peak, sampling(peak)).latency_s
+    flops_per_s = peak_work(target, threads) / timer.best(peak, sampling(peak)).latency_s
     found = (_level(module, each, target, threads, timer) for each in sweeps(target, threads))
     clock_hz, issued_per_s = measure_issue(module, target, threads, timer)
     return Levels(flops_per_s, tuple(found), clock_hz, issued_per_s)
@@ -77,5 +78,5 @@ def _level(module: Any, sweep: Sweep, target: Target, threads: int, timer: Timer
     def call() -> object:
         return function(source, out)
 
-    timed = timer.measure(call, sampling(call))
+    timed = timer.best(call, sampling(call))
     return Level(sweep.level, sweep.bytes, sweep.bytes * sweep.turns / timed.latency_s)

@@ -41,6 +41,16 @@ class Levels:
     def to_json(self) -> JsonObject:
         return asdict(self) | {"levels": [asdict(level) for level in self.levels]}
 
+    def or_better(self, other: Levels) -> Levels:
+        """The best of two readings: what disturbs a device makes each of them only lower."""
+        theirs = {level.name: level for level in other.levels}
+        levels = (max(each, theirs.get(each.name, each), key=lambda level: level.bytes_per_s) for each in self.levels)
+        clocks = [hz for hz in (self.clock_hz, other.clock_hz) if hz is not None]
+        names = {**self.issued_per_s, **other.issued_per_s}
+        issued = {name: max(self.issued_per_s.get(name, 0.0), other.issued_per_s.get(name, 0.0)) for name in names}
+        flops_per_s = max(self.flops_per_s, other.flops_per_s)
+        return Levels(flops_per_s, tuple(levels), max(clocks, default=None), issued)
+
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Levels:
         """Fields that this version does not know are left out. Raises KeyError, TypeError, ValueError."""
