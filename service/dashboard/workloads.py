@@ -16,7 +16,7 @@ from service.dashboard.templating import TEMPLATES
 from service.dependencies import ClientDep, Cursor, StorageDep
 from service.libraries.service import served_tasks
 from tuner.program.job.range_text import format_ranges
-from tuner.search.verdict import DEFAULT, Ratio
+from tuner.search.verdict import DEFAULT, Ratio, told
 from tuner.storage import AliasQuery, LibraryQuery, LibraryRow, NotFound, Promotion, SearchTaskRow, Served
 from tuner.storage.sql import ClientStorage, Storage
 
@@ -121,9 +121,8 @@ def _compared(library: LibraryRow) -> str:
     ratio, noise, against = facts["ratio"], facts["noise"], str(facts["against"])[:12]
     if ratio is None or noise is None:
         return f"not comparable with {against}"
-    speed = "equal within noise to" if abs(ratio - 1) <= noise else f"{ratio:.2f}× as fast as"
-    told = f"{speed} {against}, timed in turns (noise {100 * noise:.1f} %)"
-    return told if facts["verified"] else f"{told}, not verified"
+    speed = f"{told(against, ratio, noise)}, timed in turns"
+    return speed if facts["verified"] else f"{speed}, not verified"
 
 
 def _decisions(libraries: Sequence[LibraryRow], promotions: Sequence[Promotion]) -> list[Decision]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from service.lookup.library_selection import LibrarySelection
+from service.lookup.library_selection import LibrarySelection, Rival
 from service.lookup.lookup_cache import LookupCache
 from service.lookup.neighbours import Neighbours
 from tuner.errors import InvalidInput, ShapewrightError
@@ -16,7 +16,7 @@ from tuner.library import lookup
 from tuner.library.dispatch_table import ServedTable, is_current
 from tuner.library.lookup import BestAnswer, Match
 from tuner.program.language.workload import format_shape
-from tuner.storage import BuiltLibrary, LookupScope, NotFound
+from tuner.storage import BuiltLibrary, Known, LookupScope, NotFound
 from tuner.storage.sql import ClientStorage
 
 Answer = BestAnswer | ShapewrightError
@@ -92,16 +92,22 @@ class Lookups:
         asked = [(query.scope, query.shape, each.libraries) for query, each in zip(queries, known, strict=True)]
         libraries = self._selection.libraries(asked)
         kernels = self._cache.kernels(each.best.kernel_id for each in known if each.best)
+        served_s = self._served_latencies(queries, known, libraries)
         answers: list[Answer | None] = []
         left: list[tuple[int, Query]] = []
         for index, (query, each, library) in enumerate(zip(queries, known, libraries, strict=True)):
             answer = _of_library(query, library) if library else None
             if each.best is not None:
+                before = answer or BestAnswer(query.scope, query.shape, Match.EXACT, {})
+                is_served = before.served_by is not None and before.served_by.get("id") == each.best.kernel_id
                 answer = replace(
-                    answer or BestAnswer(query.scope, query.shape, Match.EXACT, {}),
+                    before,
                     match=Match.EXACT,
                     kernel=kernels[each.best.kernel_id].shown,
                     latency_s=each.best.latency_s,
+                    # What the library's table predicts is of its own kernel.
+                    predicted_latency_s=before.predicted_latency_s if is_served else None,
+                    served_latency_s=each.best.latency_s if is_served else served_s.get(index),
                     readings=each.best.readings,
                     job_id=each.best.job_id,
                     measured_shape=query.shape,
@@ -113,6 +119,18 @@ class Lookups:
         for (index, _), result in zip(left, self._unmeasured([query for _, query in left]), strict=True):
             answers[index] = _beside(result, answers[index])
         return [answer for answer in answers if answer is not None]
+
+    def _served_latencies(
+        self, queries: Sequence[Query], known: Sequence[Known], libraries: Sequence[Rival | None]
+    ) -> dict[int, float]:
+        """What was measured of the kernels that libraries run, where the best one is another; by query."""
+        questions = {
+            index: (query.scope, format_shape(query.shape), str(library[1].kernel_at(query.shape)["id"]))
+            for index, (query, each, library) in enumerate(zip(queries, known, libraries, strict=True))
+            if library and each.best and library[1].kernel_at(query.shape)["id"] != each.best.kernel_id
+        }
+        found = self._storage.latencies(list(questions.values())) if questions else []
+        return {index: each.latency_s for index, each in zip(questions, found, strict=True) if each is not None}
 
     def _unmeasured(self, queries: Sequence[Query]) -> list[Answer]:
         """Answers where no record and no library has one: the kernel of the nearest measured shape, or the default."""
@@ -143,11 +161,17 @@ def _of_library(query: Query, consulted: tuple[BuiltLibrary, ServedTable]) -> Be
         job_id=library.job_id,
         digest=library.digest,
         served_by=kernel,
+        served_predicted_latency_s=table.predicted_latency_s(query.shape),
     )
 
 
 def _beside(answer: Answer, of_library: Answer | None) -> Answer:
     """The answer, with the library that was consulted and could not answer: its kernel is of another rule version."""
     if isinstance(answer, BestAnswer) and isinstance(of_library, BestAnswer):
-        return replace(answer, digest=of_library.digest, served_by=of_library.served_by)
+        return replace(
+            answer,
+            digest=of_library.digest,
+            served_by=of_library.served_by,
+            served_predicted_latency_s=of_library.served_predicted_latency_s,
+        )
     return answer

@@ -17,8 +17,9 @@ class BestOut(BaseModel):
     ``measured_shape``, which is nearest, and expected to be no slower than the default; ``default``, right everywhere.
     ``distance`` is log((size + 1) / (measured size + 1)) along each symbol. ``job_id`` is the job that measured the
     kernel, or built the library that answers; ``digest`` is the library that was consulted, ``served_by`` the kernel
-    that it runs for this shape. ``asked_key`` is the static workload that was asked for, where this one, at ``shape``,
-    computes the same.
+    that it runs for this shape, ``served_latency_s`` what was measured of that one here, and
+    ``served_predicted_latency_s`` what the library expects. ``predicted_latency_s`` is of ``kernel``. ``asked_key`` is
+    the static workload that was asked for, where this one, at ``shape``, computes the same.
     """
 
     workload_key: str
@@ -32,6 +33,8 @@ class BestOut(BaseModel):
     job_id: str | None
     digest: str | None
     served_by: dict[str, Any] | None
+    served_latency_s: float | None
+    served_predicted_latency_s: float | None
     readings: int
     measured_shape: dict[str, int] | None
     distance: dict[str, float] | None

@@ -8,6 +8,7 @@ from typing import Any
 
 from shapewright.cli.output import table
 from tuner.durations import format_duration
+from tuner.search.verdict import told
 
 Library = Mapping[str, Any]
 TOLD = 3
@@ -72,7 +73,9 @@ def described_history(libraries: Sequence[Library], promotions: Sequence[Mapping
 def _state(library: Library) -> str:
     if library["wrong_kernel"]:
         return "withdrawn"
-    return "kept" if library["superseded_by"] else "served"
+    if library["superseded_by"]:
+        return "kept"
+    return "served" if library["served"] else "beside"
 
 
 def _compared(other: Mapping[str, Any]) -> str:
@@ -89,9 +92,9 @@ def _compared(other: Mapping[str, Any]) -> str:
 def _comparison(comparison: Mapping[str, Any] | None) -> str:
     if comparison is None:
         return ""
-    ratio = comparison["ratio"]
-    speed = "?" if ratio is None else f"{ratio:.2f}x"
-    return f"{speed} {comparison['against'][:12]}" + ("" if comparison["verified"] else ", not verified")
+    ratio, noise, against = comparison["ratio"], comparison["noise"], str(comparison["against"])[:12]
+    speed = f"not comparable with {against}" if ratio is None or noise is None else str(told(against, ratio, noise))
+    return speed + ("" if comparison["verified"] else ", not verified")
 
 
 def _names(library: Library) -> str:

@@ -125,7 +125,14 @@ def test_a_record_may_beat_what_the_library_runs(api: TestClient, storage: Stora
     store_library(storage, held)
     answer = api.get(f"{path}/best", params={"shape": "T=5"}).json()
     assert (answer["match"], answer["kernel"]["id"]) == ("exact", FAST.id)
-    assert answer["served_by"]["id"] == small_dispatcher(held.tasks[0].task).kernel_for({"T": 5}).id
+    served = small_dispatcher(held.tasks[0].task).kernel_for({"T": 5})
+    assert answer["served_by"]["id"] == served.id
+    # Figures of two kernels are never one beside the other.
+    assert (answer["latency_s"], answer["predicted_latency_s"], answer["served_latency_s"]) == (1e-3, None, None)
+    assert answer["served_predicted_latency_s"] > 0
+    measure(storage, held, 5, 2e-3, served)
+    answer = api.get(f"{path}/best", params={"shape": "T=5"}).json()
+    assert (answer["kernel"]["id"], answer["latency_s"], answer["served_latency_s"]) == (FAST.id, 1e-3, 2e-3)
 
 
 def test_a_shape_may_be_given_in_the_workloads_symbols(

@@ -231,7 +231,7 @@ def test_best_takes_a_job_file_or_a_key(shapewright: Shapewright, bed: Bed, job_
     assert shapewright("best", key, "--shape", "T=7", "--json").json == result.json
     assert before["served_by"] is None
     assert result.json["served_by"] == result.json["kernel"]
-    assert "the library runs" not in shapewright("best", key, "--shape", "T=7").out
+    assert "served" not in shapewright("best", key, "--shape", "T=7").out
     wrong = shapewright("best", key, "--shape", "S=7", "--json")
     assert (wrong.code, wrong.error["field"]) == (2, "shape")
 
@@ -248,7 +248,13 @@ def test_best_tells_which_kernel_the_library_runs_instead(shapewright: Shapewrig
     assert (results["match"], results["kernel"]["id"]) == ("exact", kernel.id)
     served = small_dispatcher(task).kernel_for({"T": 7})
     assert served.id == results["served_by"]["id"] != kernel.id
-    assert f"the library runs {results['served_by']['name']}" in shapewright("best", job_file, "--shape", "T=7").out
+    # It said "measured 23.6 us, predicted 113 us, the library runs another": of two kernels.
+    assert (results["latency_s"], results["predicted_latency_s"], results["served_latency_s"]) == (1e-6, None, None)
+    assert results["served_predicted_latency_s"] > 0
+    best, served_line = shapewright("best", job_file, "--shape", "T=7").out.strip().splitlines()
+    assert best.startswith(f"exact  {results['kernel']['name']}  measured 1.00 µs  by ")
+    assert served_line.startswith(f"served  {results['served_by']['name']}  not measured  predicted ")
+    assert str(results["digest"])[:12] in served_line
 
 
 def test_pull_writes_the_library_of_the_newest_or_of_one_job(

@@ -150,6 +150,16 @@ def test_a_promoted_library_is_pulled_by_its_name(
     assert "why not" in told.out
 
 
+def test_one_library_is_served_and_the_others_stand_beside_it(shapewright: Shapewright, bed: Bed) -> None:
+    """Three libraries were said to be served."""
+    oldest, *_ = (made(bed, wide(64), name) for name in (b"one", b"two", b"three"))
+    document = shapewright("history", oldest.workload_key, "--json").json["libraries"]
+    assert [each["served"] for each in document] == [False, False, True]
+    assert document[2]["digest"] == oldest.digest
+    states = [line.split()[-2] for line in shapewright("history", oldest.workload_key).out.splitlines()[1:]]
+    assert states == ["beside", "beside", "served"]
+
+
 @pytest.mark.parametrize(
     ("options", "field"),
     [

@@ -54,9 +54,11 @@ class BestAnswer:
     """A kernel for a shape, which the values of the workload's symbols give. Kernels are in public form
     (``kernel_json``), latencies in seconds; None where nothing is known.
 
-    ``latency_s`` was measured at this very shape: the median of ``readings`` readings. ``job_id`` is the job that
-    measured it or built the library that answers; ``digest`` names the library that was consulted, ``served_by`` is
-    what that one runs here: the best kernel may be one that it does not have. ``measured_shape`` is where the kernel
+    ``latency_s`` was measured at this very shape: the median of ``readings`` readings. ``predicted_latency_s`` is of
+    the same kernel, or None. ``job_id`` is the job that measured it or built the library that answers; ``digest`` names
+    the library that was consulted, ``served_by`` is what that one runs here, ``served_latency_s`` what was measured of
+    that and ``served_predicted_latency_s`` what its table predicts: the best kernel may be one that the library does
+    not have, and figures of two kernels are never one beside the other. ``measured_shape`` is where the kernel
     was measured, ``distance`` how far from there the shape is along each symbol (``axis_distances``).
     """
 
@@ -72,6 +74,8 @@ class BestAnswer:
     readings: int = 0
     measured_shape: Mapping[str, int] | None = None
     distance: Mapping[str, float] | None = None
+    served_latency_s: float | None = None
+    served_predicted_latency_s: float | None = None
     asked_key: str | None = None
     """The static workload that was asked for, where this one stands for it at ``shape``."""
 
@@ -88,6 +92,8 @@ class BestAnswer:
             "job_id": self.job_id,
             "digest": self.digest,
             "served_by": self.served_by,
+            "served_latency_s": self.served_latency_s,
+            "served_predicted_latency_s": self.served_predicted_latency_s,
             "readings": self.readings,
             "measured_shape": None if self.measured_shape is None else dict(self.measured_shape),
             "distance": None if self.distance is None else dict(self.distance),

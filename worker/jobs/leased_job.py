@@ -168,8 +168,6 @@ class LeasedJob:
 
     def served(self, row: SearchTaskRow) -> Served | None:
         """The library that is served for the task now. Raises ShapewrightError for one that cannot be read."""
-        if self.is_theory:
-            return None
         ranges = made_for(row.task)
         target, threads = row.target_fingerprint, row.task.threads
         found = self.attempt(lambda: self.storage.incumbent(row.workload_key, target, threads, ranges))

@@ -24,7 +24,7 @@ def test_what_is_served_says_by_which_decision(api: TestClient, storage: Storage
     assert "timed in turns" in served
     history = rest[rest.index("<h2>History</h2>") : rest.index("<h2>Libraries</h2>")]
     assert history.index(new.digest[:12]) < history.index("not compared with another")
-    assert f"1.30× as fast as {old.digest[:12]}" in history
+    assert f"1.30x over {old.digest[:12]}" in history
     libraries = rest[rest.index("<h2>Libraries</h2>") :]
     assert re.findall(r'class="state \w+">(\w+)', libraries)[:2] == ["served", "kept"]
 
