@@ -11,7 +11,7 @@ from fastapi.responses import HTMLResponse
 from service.access.scopes import READ
 from service.dashboard.templating import TEMPLATES
 from service.dependencies import ClientDep
-from service.jobs.layers import by_share, layers_in
+from service.jobs.layers import EXPECTATIONS, by_share, layers_in
 from tuner.program.job.jobspec import MAX_TASKS, counts_of
 from tuner.storage.sql import ClientStorage
 
@@ -51,16 +51,16 @@ def _model(jobs: ClientStorage, job_id: str, order: Order, page: int) -> dict[st
 
     A page after the last one is the last one.
     """
-    job = jobs.get_job(job_id)
+    job, expected = jobs.get_job(job_id), EXPECTATIONS.of(jobs, job_id)
     counts = counts_of(job.spec)
     pages = max(1, -(-len(counts) // LAYERS))
     page = min(page, pages)
     first = (page - 1) * LAYERS
     if order is Order.MODEL:
-        layers = layers_in(job, jobs.search_tasks(job_id, first, LAYERS))
+        layers = layers_in(job, jobs.search_tasks(job_id, first, LAYERS), expected)
         shown = list(layers.items)
     else:
-        layers = layers_in(job, jobs.search_tasks(job_id))
+        layers = layers_in(job, jobs.search_tasks(job_id), expected)
         shown = by_share(layers.items)[first : first + LAYERS]
     return {
         "job": job, "layers": layers, "shown": shown, "order": order, "page_number": page, "count": len(counts),

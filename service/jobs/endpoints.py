@@ -23,7 +23,7 @@ from service.dependencies import (
 from service.jobs import events, logs, service
 from service.jobs.job_schema import request_body
 from service.jobs.layer_schemas import LayersOut
-from service.jobs.layers import layers_in
+from service.jobs.layers import EXPECTATIONS, layers_in
 from service.jobs.schemas import (
     TASKS,
     JobChanges,
@@ -150,7 +150,7 @@ def list_layers(
     job: ExistingDep, jobs: ClientDep, first: Position = 0, limit: Annotated[int, Query(ge=1, le=TASKS)] = TASKS
 ) -> LayersOut:
     """The layers of a model, from position ``first`` on: what each takes of the time, and what was gained so far."""
-    layers = layers_in(job, jobs.search_tasks(job.id, first, limit))
+    layers = layers_in(job, jobs.search_tasks(job.id, first, limit), EXPECTATIONS.of(jobs, job.id))
     return LayersOut.of(job, layers, len(jobs.task_keys(job.id)))
 
 

@@ -13,9 +13,10 @@ from tuner.storage import Job
 class LayerOut(BaseModel):
     """A workload of a job as a layer of a model. ``names``: the first of its ``count`` places in the model.
 
-    ``time_s`` is its count times ``objective_s``, ``share`` that of the sum over all layers on its target. Null is not
-    known. ``state`` is one of a job's states, or UNSEARCHED: the budget ended before anything was timed. ``activity``
-    says what its search is doing.
+    ``time_s`` is its count times ``objective_s``, null before it was measured, and ``expected_s`` what theory expects
+    in its place. ``share`` is that of the sum over all layers on its target, ``basis`` what it is made of: ``measured``
+    or ``expected``. Null is not known. ``state`` is one of a job's states, or UNSEARCHED: the budget ended before
+    anything was timed. ``activity`` says what its search is doing.
     """
 
     position: int
@@ -31,6 +32,8 @@ class LayerOut(BaseModel):
     trials: int
     objective_s: float | None
     time_s: float | None
+    expected_s: float | None
+    basis: str | None
     share: float | None
     speedup_vs_default: float | None
     label: str
@@ -52,6 +55,8 @@ class LayerOut(BaseModel):
             trials=layer.summary.trials if layer.summary else 0,
             objective_s=outcome.objective_s,
             time_s=layer.time_s,
+            expected_s=layer.expected_s,
+            basis=layer.basis,
             share=layer.share,
             speedup_vs_default=outcome.speedup_vs_default,
             label=outcome.label,
@@ -61,6 +66,7 @@ class LayerOut(BaseModel):
 class LayersOut(BaseModel):
     """A part of a job's layers, in the order of its job file. ``next`` is the position of the next part.
 
+    ``measured_share``: the part of the time of all layers that was measured, the rest is expected by theory.
     ``operators``: the counts of all layers added up. ``remaining_s`` and ``expected_end`` say when the budget is spent
     at the present rate; they are null unless the job runs.
     """
@@ -71,6 +77,7 @@ class LayersOut(BaseModel):
     layer_count: int
     operators: int
     outcome: OutcomeOut
+    measured_share: float | None
     budget_share: float | None
     remaining_s: float | None
     expected_end: str | None
@@ -87,6 +94,7 @@ class LayersOut(BaseModel):
             layer_count=count,
             operators=sum(counts_of(job.spec)),
             outcome=OutcomeOut.model_validate(layers.outcome),
+            measured_share=layers.measured_share,
             budget_share=layers.budget_share,
             remaining_s=layers.remaining_s,
             expected_end=layers.expected_end,

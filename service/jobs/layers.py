@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import threading
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
+import numpy as np
+
 from service.jobs.outcome import outcome_of
+from tuner.errors import ShapewrightError
 from tuner.program.job.jobspec import counts_of, parse_budget
 from tuner.program.job.layers import layers_of
+from tuner.program.job.task import SearchTask
 from tuner.program.language.dims import DimExpr
 from tuner.program.language.workload import Workload
+from tuner.schedule import default_kernel, estimate_s
 from tuner.search.outcome import Outcome
 from tuner.search.summary import WALL_S, JobSummary, SearchSummary, Stage
 from tuner.storage import Job, JobState, SearchTaskRow
+from tuner.storage.sql import ClientStorage
 
 
 class LayerState(StrEnum):
@@ -39,8 +47,9 @@ class LayerState(StrEnum):
 class Layer:
     """A search task of a job as a part of a model. ``summary``: None before its search begins.
 
-    ``time_s``: its count times its weighted time, with the best kernels so far; ``share``: of the sum of these over
-    all layers on its target that have one. ``shapes``: of its operands, over the shape variables.
+    ``time_s``: its count times its weighted time, with the best kernels so far, None before it was measured;
+    ``expected_s``: the same by theory alone, where that is all there is. ``share``: of the sum of these over all layers
+    on its target. ``shapes``: of its operands, over the shape variables.
     """
 
     row: SearchTaskRow
@@ -48,8 +57,14 @@ class Layer:
     state: LayerState
     summary: SearchSummary | None
     time_s: float | None
+    expected_s: float | None
     share: float | None
     shapes: Mapping[str, tuple[str, ...]]
+
+    @property
+    def basis(self) -> str | None:
+        """What its share is made of: ``measured``, ``expected`` by theory, or nothing."""
+        return "measured" if self.time_s is not None else "expected" if self.expected_s is not None else None
 
     @property
     def outcome(self) -> Outcome:
@@ -61,10 +76,12 @@ class Layers:
     """Some layers of a job, and what holds for all of them.
 
     ``remaining_s``: seconds until its budget is spent, by the clock or by the rate of its trials; None unless it runs.
+    ``measured_share``: the part of the time of all layers that was measured; None where nothing is known of any.
     """
 
     items: tuple[Layer, ...]
     outcome: Outcome
+    measured_share: float | None
     budget_share: float | None
     remaining_s: float | None
 
@@ -76,12 +93,51 @@ class Layers:
         return (datetime.now(UTC) + timedelta(seconds=self.remaining_s)).isoformat(timespec="seconds")
 
 
-def layers_in(job: Job, rows: Sequence[SearchTaskRow]) -> Layers:
-    """The layers of ``rows``, any search tasks of the job; shares are of all of its tasks."""
+class Expectations:
+    """What theory alone expects of the layers of jobs, computed once for each job. For use from any thread."""
+
+    def __init__(self, most: int = 64) -> None:
+        self._most, self._known = most, OrderedDict[str, dict[int, float]]()
+        self._lock = threading.Lock()
+
+    def of(self, jobs: ClientStorage, job_id: str) -> Mapping[int, float]:
+        """Seconds that a run of the model spends in each layer with its default kernel, by position."""
+        with self._lock:
+            if (known := self._known.get(job_id)) is not None:
+                return known
+        found = ((row.position, row.count, expected_s(row.task)) for row in jobs.search_tasks(job_id))
+        result = {position: count * each_s for position, count, each_s in found if each_s is not None}
+        with self._lock:
+            self._known[job_id] = result
+            while len(self._known) > self._most:
+                self._known.popitem(last=False)
+        return result
+
+
+def expected_s(task: SearchTask) -> float | None:
+    """The weighted time of all instances with the default kernel, by theory; None where no rule can tell."""
+    try:
+        kernel = default_kernel(task)
+        sizes = [task.workload.axis_sizes(task.workload.dims(instance.shape)) for instance in task.instances]
+        extents = {axis: np.array([row[axis] for row in sizes], np.int64) for axis in task.workload.program.axes}
+        (times,) = estimate_s(task, [kernel], extents)
+    except ShapewrightError:
+        return None
+    return float(times @ np.array([instance.weight for instance in task.instances]))
+
+
+EXPECTATIONS = Expectations()
+"""Of this process: a job's search tasks never change."""
+
+
+def layers_in(job: Job, rows: Sequence[SearchTaskRow], expected: Mapping[int, float]) -> Layers:
+    """The layers of ``rows``, any search tasks of the job; shares are of all of its tasks. ``expected``: seconds by
+    position, where nothing was measured."""
     summary, names = JobSummary.from_json(job.summary), layers_of(job.spec)
     times = _times(summary, job)
+    known = {**expected, **times}
     targets = len(job.spec.get("targets") or [None])
-    whole_s = [sum(time_s for position, time_s in times.items() if position % targets == at) for at in range(targets)]
+    whole_s = [sum(time_s for position, time_s in known.items() if position % targets == at) for at in range(targets)]
     items = tuple(
         Layer(
             row,
@@ -89,14 +145,16 @@ def layers_in(job: Job, rows: Sequence[SearchTaskRow]) -> Layers:
             _state(job, row, summary.tasks.get(row.position)),
             summary.tasks.get(row.position),
             times.get(row.position),
-            times[row.position] / whole_s[row.position % targets] if row.position in times else None,
+            None if row.position in times else expected.get(row.position),
+            known[row.position] / whole_s[row.position % targets] if row.position in known else None,
             shapes_of(row.task.workload),
         )
         for row in rows
     )
     spent = _spent(job, summary)
     runs = job.state is JobState.RUNNING and bool(summary.tasks)
-    return Layers(items, outcome_of(job, summary), spent.budget_share, spent.remaining_s if runs else None)
+    measured = sum(times.values()) / sum(whole_s) if sum(whole_s) else None
+    return Layers(items, outcome_of(job, summary), measured, spent.budget_share, spent.remaining_s if runs else None)
 
 
 def by_share(layers: Sequence[Layer]) -> list[Layer]:
@@ -123,7 +181,7 @@ def _times(summary: JobSummary, job: Job) -> dict[int, float]:
 
 def _state(job: Job, row: SearchTaskRow, summary: SearchSummary | None) -> LayerState:
     if row.done or job.state is JobState.COMPLETED:
-        is_searched = summary is None or summary.trials > 0 or parse_budget(job.spec.get("budget")).trials == 0
+        is_searched = (summary and summary.trials > 0) or parse_budget(job.spec.get("budget")).trials == 0
         return LayerState.COMPLETED if is_searched else LayerState.UNSEARCHED
     if summary is None and not job.state.ended:
         return LayerState.WAITING

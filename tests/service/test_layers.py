@@ -53,8 +53,8 @@ def test_a_running_job_tells_when_its_budget_is_spent(api: TestClient, storage: 
     job = running(storage, searching, None, budget={"trials": 100, "seconds": 3600})
     answer = api.get(f"/v1/jobs/{job.id}/layers").json()
     first, second = answer["items"]
-    assert (first["state"], first["activity"], first["share"]) == ("RUNNING", "searching", 1.0)
-    assert (second["state"], second["activity"], second["share"], second["time_s"]) == ("WAITING", "", None, None)
+    assert (first["state"], first["activity"], first["basis"]) == ("RUNNING", "searching", "measured")
+    assert (second["state"], second["activity"], second["basis"]) == ("WAITING", "", "expected")
     assert answer["remaining_s"] == pytest.approx(40.0), "80 trials at two a second, sooner than the seconds"
     assert answer["budget_share"] == pytest.approx(0.2)
     assert datetime.fromisoformat(answer["expected_end"]).tzinfo is not None
@@ -65,7 +65,20 @@ def test_what_theory_expects_is_no_time_of_a_layer(api: TestClient, storage: Sto
     timed = SearchSummary(Stage.SEARCH, trials=20, objective_s=2e-3)
     job = running(storage, SearchSummary(Stage.THEORY, objective_s=1e-3), timed)
     first, second = api.get(f"/v1/jobs/{job.id}/layers").json()["items"]
-    assert (first["time_s"], first["share"], second["share"]) == (None, None, 1.0)
+    assert (first["time_s"], first["basis"], second["basis"]) == (None, "expected", "measured")
+
+
+def test_shares_are_of_all_layers_measured_or_not(api: TestClient, storage: Storage) -> None:
+    """Two layers of seven had been measured, and one of them had 68 % of the time."""
+    job = running(storage, SearchSummary(Stage.SEARCH, trials=20, objective_s=2e-5), None)
+    answer = api.get(f"/v1/jobs/{job.id}/layers").json()
+    first, second = answer["items"]
+    whole_s = 3 * 2e-5 + second["expected_s"]
+    assert (first["expected_s"], second["time_s"], second["objective_s"]) == (None, None, None)
+    assert [first["share"], second["share"]] == pytest.approx([3 * 2e-5 / whole_s, second["expected_s"] / whole_s])
+    assert answer["measured_share"] == first["share"] < 1
+    page = api.get(f"/jobs/{job.id}/model").text
+    assert page.count(">expected</small>") == 1 and "Time measured" in page
 
 
 def test_the_page_says_what_is_not_known_yet(api: TestClient, storage: Storage) -> None:
@@ -137,6 +150,7 @@ def test_a_layer_that_there_was_no_budget_for_is_not_completed(api: TestClient, 
     job = searched(storage, **MODEL | {"budget": {"trials": 16}})
     first, second = api.get(f"/v1/jobs/{job.id}/layers").json()["items"]
     assert (first["state"], second["state"], second["trials"]) == ("COMPLETED", "UNSEARCHED", 0)
+    assert (first["basis"], second["basis"]) == ("measured", "expected")
     page = api.get(f"/jobs/{job.id}/model").text
     assert (page.count(">not searched</span>"), page.count(">completed</span>")) == (1, 2), "the job is completed"
 
