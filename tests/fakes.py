@@ -159,14 +159,14 @@ class FakeRunner:
         return Baselines(tuple(points), Roof(1e11, 1e10, 2e-6 * slower))
 
     def turns(self, task: SearchTask, request: TurnsRequest, interrupted: Callable[[], bool] = never) -> Turns:
-        """By the code that takes them on a real device."""
-        if interrupted():
-            raise Interrupted("no longer wanted")
+        """By the code that takes them on a real device. Interrupted at any sample."""
 
         def contender(name: str, instance: WorkloadInstance, latency: Callable[[], float]) -> Contender:
             def sample(number: int) -> float:
                 self.taken.append((name, instance))
                 self.clock.now_s += self.sample_s
+                if interrupted():
+                    raise Interrupted("no longer wanted")
                 return latency() * self.slowdown(len(self.taken)) * self.noise()
 
             return sample
