@@ -14,6 +14,7 @@ from shapewright.defaults import sqlite_url
 from shapewright.replacing import replaced
 from shapewright.snapshot.writing import write_snapshot
 from tests.shapewright.conftest import Shapewright
+from tests.shares import every
 from tuner.errors import InvalidInput
 from tuner.storage.sql import open_storage, upgrade
 
@@ -129,7 +130,7 @@ def test_a_full_disk_is_an_error_that_says_so(line: tuple[str, ...], data_dir: P
     assert "defect" not in ran.stderr
 
 
-@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", "2>/dev/full"])
+@pytest.mark.parametrize("closed", every(2, ["2>/dev/full", ">&-", ">&- 2>&-", "2>&-"]))
 def test_a_program_without_streams_does_its_work(closed: str, data_dir: Path) -> None:
     line = f"'{sys.executable}' -m shapewright db upgrade {closed}"
     ran = subprocess.run(line, shell=True, capture_output=True, timeout=60, check=False)

@@ -14,6 +14,7 @@ import pytest
 
 from tests.measuring import CRASH, RIGHT, TASK, request
 from tests.shapewright import bare
+from tests.shares import chosen
 from tuner.device_auth import Claim, credential_of, is_proof, new_nonce, new_token, stored_key_of
 from tuner.library.codegen import compile_candidate
 from tuner.measure import BuildResult, RunRequest
@@ -45,7 +46,7 @@ def board(tracker: Tracker, tmp_path: Path) -> Iterator[dict[str, Any]]:
         assert process.wait(10) == 0
 
 
-@pytest.mark.parametrize("how", ["--token", "--token-file", TOKEN])
+@pytest.mark.parametrize("how", chosen(["--token-file", TOKEN], ["--token", "--token-file", TOKEN]))
 def test_a_board_proves_that_it_has_its_token_and_shows_it_nowhere(tracker: Tracker, tmp_path: Path, how: str) -> None:
     _, text = new_token()
     (tmp_path / "token").write_text(text + "\n")
@@ -93,8 +94,8 @@ def test_a_board_measures_without_a_compiler_and_with_nothing_else_installed(
 @pytest.mark.parametrize(
     ("op", "args", "threads"),
     [
-        ("dense", {"m": 33, "n": 48, "k": 20}, 1),
-        ("softmax", {"m": 9, "n": 70}, 1),
+        pytest.param("dense", {"m": 33, "n": 48, "k": 20}, 1, marks=pytest.mark.soak),
+        pytest.param("softmax", {"m": 9, "n": 70}, 1, marks=pytest.mark.soak),
         ("dense", {"m": 64, "n": 64, "k": 64}, 2),
     ],
 )

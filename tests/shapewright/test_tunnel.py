@@ -20,6 +20,7 @@ import psutil
 import pytest
 
 from tests.measuring import RIGHT, TASK, request, wait_for
+from tests.shares import chosen
 from tuner.errors import InvalidInput
 from tuner.measure.network.addresses import free_port
 from tuner.measure.network.connecting import Tracker
@@ -137,7 +138,7 @@ def test_a_tunnel_that_breaks_is_opened_again(tracker: Tracker, device: dict[str
     runner.close()
 
 
-@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("how", chosen([signal.SIGKILL], [signal.SIGTERM, signal.SIGKILL]))
 def test_a_tunnel_ends_with_its_device(device: dict[str, Any], how: signal.Signals) -> None:
     tunnel = ssh_of(device)
     os.kill(device["pid"], how)

@@ -22,6 +22,12 @@ try:
 except SystemExit:
     import tvm
 """
+BUILDER = """
+from tuner.measure.builders.local import _ready, _Worker
+worker = _Worker()
+worker.send(_ready)
+worker.recv()
+"""
 LATER = "import contextlib\nwith contextlib.suppress(ImportError): import torch"
 
 
@@ -41,6 +47,10 @@ def test_processes_that_are_asked_to_import_tvm_alone(environment: dict[str, str
 @pytest.mark.parametrize("program", [COMMAND, "import worker, tvm"], ids=["command line", "worker"])
 def test_our_own_programs_import_tvm_alone(program: str, tmp_path: Path) -> None:
     assert not torch_is_imported_by(program, tmp_path, UNSET)
+
+
+def test_processes_that_build_import_tvm_alone(tmp_path: Path) -> None:
+    assert not torch_is_imported_by(BUILDER, tmp_path, ENVIRONMENT)
 
 
 def test_pytorch_can_be_imported_later(tmp_path: Path) -> None:

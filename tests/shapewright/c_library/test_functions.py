@@ -41,12 +41,12 @@ def program(text: str, sizes: dict[str, Any], **fields: Any) -> SearchTask:
 FEW: dict[str, Callable[[], SearchTask]] = {
     "two threads": lambda: task("dense", {"m": 16 * T, "n": 45, "k": 24}, threads=2, epilogue=["bias", "relu"]),
     "bytes, with an offset": lambda: task("dense", {"m": T, "n": 45, "k": 50}, dtype=BYTES),
+}
+MORE: dict[str, Callable[[], SearchTask]] = {
     "a convolution": lambda: task("conv2d", {"b": T, "c": 6, "h": 5, "w": 5, "o": 10, "r": 3, "s": 3}),
     "a convolution by minimal filtering": lambda: task(
         "conv2d", {"b": T, "c": 17, "h": 4, "w": 5, "o": 16, "r": 3, "s": 3, "pad": 1}
     ),
-}
-MORE: dict[str, Callable[[], SearchTask]] = {
     "a weight of dynamic size": lambda: task("dense", {"m": 3, "n": T, "k": 2 * T}),
     "bfloat16": lambda: task("dense", {"m": T, "n": 40, "k": 24}, dtype="bfloat16"),
     "a transposed convolution": lambda: task("conv1d_transpose", {"b": T, "c": 6, "w": 9, "o": 8, "s": 3, "stride": 2}),

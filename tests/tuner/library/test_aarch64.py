@@ -12,6 +12,7 @@ from tests import measuring
 from tests.compiled import assembly, innermost_loops, problems
 from tests.contract.rule_samples import SAMPLES, sample_task
 from tests.emulated import caller, emulated
+from tests.shares import chosen
 from tuner.errors import ShapewrightError
 from tuner.library.codegen import compile_candidate
 from tuner.library.machine_code import linker_for
@@ -88,10 +89,12 @@ EMULATED = [
 ]
 
 
-@pytest.mark.parametrize(("mcpu", "rule", "sample"), EMULATED)
-def test_kernels_compute_what_the_reference_does(
-    mcpu: str, rule: str, sample: str, program: Path, tmp_path: Path
-) -> None:
+SHORT = (EMULATED[0], EMULATED[4], EMULATED[5], EMULATED[9])
+
+
+@pytest.mark.parametrize("case", chosen(SHORT, EMULATED), ids="-".join)
+def test_kernels_compute_what_the_reference_does(case: tuple[str, str, str], program: Path, tmp_path: Path) -> None:
+    mcpu, rule, sample = case
     task = sample_task(SAMPLES[rule][sample], TARGETS[mcpu], threads=1)
     (own, *_) = (each for each in rules_of(task) if each.name == rule)
     for kernel in (own.default_kernel(task), own.space(task).sample(np.random.default_rng(0))):

@@ -16,6 +16,7 @@ from sqlalchemy import inspect
 
 import tuner
 from tests.contract.samples import job_spec
+from tests.shares import diagonal
 from tuner.storage import StorageUnavailable
 from tuner.storage.sql import open_storage, upgrade
 from tuner.storage.sql.engine import Database, connect
@@ -55,7 +56,9 @@ def test_what_is_looked_up_has_an_index(database: Database) -> None:
             assert {index.name for index in table.indexes} <= names
 
 
-@pytest.mark.parametrize("revision", REVISIONS)
+@pytest.mark.parametrize(
+    ("bare_url", "revision"), diagonal(["sqlite", "postgresql"], REVISIONS, every=2), indirect=["bare_url"]
+)
 def test_every_released_schema_can_be_upgraded_and_used(bare_url: str, revision: str) -> None:
     assert upgrade(bare_url, revision) == revision
 

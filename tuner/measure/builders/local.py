@@ -6,6 +6,8 @@ import os
 import pickle
 import queue
 import struct
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -25,9 +27,28 @@ from tuner.program.job.task import SearchTask
 from tuner.schedule.space import MicroKernel
 
 T = TypeVar("T")
+WORKER = "from tuner import without_torch; without_torch.install(); from tvm.exec.popen_worker import main; main()"
+"""What a child process runs: TVM's own worker, which would import PyTorch where that is installed."""
 BUILD_TIMEOUT_S = 30.0
 BUILDS_PER_PROCESS = 200
 """The number of builds after which a process is replaced: what a compiler leaks must not add up over a long search."""
+
+
+class _Worker(PopenWorker):  # type: ignore[misc]
+    """A child process of WORKER."""
+
+    _proc: Any
+
+    def _start(self) -> None:
+        if self._proc is not None:
+            return
+        answers, their_answers = os.pipe()
+        their_questions, questions = os.pipe()
+        command = [sys.executable, "-c", WORKER, str(their_questions), str(their_answers)]
+        self._proc = subprocess.Popen(command, pass_fds=(their_questions, their_answers))
+        os.close(their_questions)
+        os.close(their_answers)
+        self._reader, self._writer = os.fdopen(answers, "rb"), os.fdopen(questions, "wb")
 
 
 class LocalBuilder:
@@ -48,9 +69,9 @@ class LocalBuilder:
         self._build, self._link = build, link
         self._timeout_s = timeout_s
         self._count = processes or len(os.sched_getaffinity(0))
-        self._workers = [PopenWorker(maximum_uses=builds_per_process) for _ in range(self._count)]
+        self._workers = [_Worker(maximum_uses=builds_per_process) for _ in range(self._count)]
         # The one that was used last comes first: it has loaded the compiler.
-        self._free: queue.LifoQueue[PopenWorker] = queue.LifoQueue()
+        self._free: queue.LifoQueue[_Worker] = queue.LifoQueue()
         for worker in self._workers:
             self._free.put(worker)
         self._threads = ThreadPoolExecutor(self._count, thread_name_prefix="build")
