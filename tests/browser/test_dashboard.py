@@ -61,6 +61,7 @@ def test_the_overview_follows_jobs(storage: Storage, visitor: Visitor) -> None:
     expect(page, ".jobs .state", "completed")
 
 
+@pytest.mark.soak
 def test_the_layers_of_a_model_are_followed_to_the_end(storage: Storage, visitor: Visitor) -> None:
     workloads = [
         {"op": "dense", "args": {"m": "8*T", "n": n, "k": 32}, "count": count, "layers": [f"block.{n}"]}
@@ -94,6 +95,7 @@ def test_a_page_outlives_the_service(sqlite_url: str, visit: Visit) -> None:
                 page.wait_for_function("before => document.getElementById('trials').textContent !== before", arg=before)
 
 
+@pytest.mark.soak
 def test_all_of_it_works_under_a_prefix(storage: Storage, visit: Visit) -> None:
     job = searched(storage)
     with serving(storage, root_path="/tools/sw") as url:

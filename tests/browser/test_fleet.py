@@ -45,7 +45,10 @@ def rows(page: Page) -> list[str]:
 
 @pytest.mark.parametrize(
     ("size", "theme"),
-    [pytest.param(DESK, "light", id="desk-light"), pytest.param(PHONE, "dark", id="phone-dark")],
+    [
+        pytest.param(DESK, "light", id="desk-light", marks=pytest.mark.soak),
+        pytest.param(PHONE, "dark", id="phone-dark"),
+    ],
 )
 def test_two_hundred_devices_fit_and_are_filtered(
     storage: Storage, url: str, visit: Visit, size: tuple[int, int], theme: Theme
