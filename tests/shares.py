@@ -13,7 +13,7 @@ def shares(count: int) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("share", [0, *(pytest.param(at, marks=pytest.mark.soak) for at in range(1, count))])
 
 
-def every(count: int, names: Iterable[str], first: int = 0) -> list[Any]:
+def every(count: int, names: Iterable[Any], first: int = 0) -> list[Any]:
     """``names`` as parameters: each ``count``-th from ``first`` on is for `make test`, the others for `make soak`."""
     return [pytest.param(name, marks=[] if at % count == first else pytest.mark.soak) for at, name in enumerate(names)]
 

@@ -120,6 +120,7 @@ def test_a_job_whose_search_is_killed_goes_on_from_its_records(storage: Storage,
     assert any("the process of a search is gone: it has died" in text for text in said)
 
 
+@pytest.mark.soak
 def test_a_search_that_aborts_fails_its_own_job_alone(storage: Storage, actors: SearchActors) -> None:
     good = Job(storage, actors, trial_s=0.05)
     bad = Job(storage, actors, seed=HARMFUL, name="harmful")

@@ -10,6 +10,7 @@ import torch
 from torch.nn import functional
 
 from tests.shapewright.torch.replacing import Replacing, same
+from tests.shares import every
 
 WEIGHT, BIAS = torch.linspace(-1, 1, 24 * 16).view(24, 16), torch.linspace(-0.5, 0.5, 24)
 FLOATS, INTS = (0.5, 1.5, -2.5, 1e-3), (3, 4, -5, 6)
@@ -39,7 +40,7 @@ CASES: dict[str, tuple[Callable[[torch.Tensor, Any], torch.Tensor], tuple[float,
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", every(2, CASES))
 def test_a_number_that_changes_is_an_operand(name: str, replacing: Replacing) -> None:
     function, numbers, fused = CASES[name]
     fast, x, graphs = replacing.compiled(function), torch.randn(5, 16), []
@@ -65,7 +66,7 @@ PROMOTED: dict[str, Callable[[torch.Tensor, Any], torch.Tensor]] = {
 }
 
 
-@pytest.mark.parametrize("name", PROMOTED)
+@pytest.mark.parametrize("name", every(2, PROMOTED))
 def test_dtypes_are_promoted_as_in_eager(name: str, replacing: Replacing) -> None:
     fast, x = replacing.compiled(PROMOTED[name]), torch.randn(5, 16)
     for number in (1.7, -2.3, 0.5):

@@ -16,6 +16,7 @@ import shapewright as sw
 from shapewright.sources.finder import Finder
 from shapewright.torch import graphs
 from tests.shapewright.torch.replacing import Replacing, same
+from tests.shares import diagonal, every
 
 W = torch.linspace(-1, 1, 16 * 8).reshape(16, 8)
 SQUARE = torch.linspace(-1, 1, 64).reshape(8, 8)
@@ -56,7 +57,7 @@ TRANSFORMS: dict[str, Callable[[torch.Tensor], Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", TRANSFORMS)
+@pytest.mark.parametrize("name", every(2, TRANSFORMS))
 def test_transforms_inside_a_graph_are_those_of_eager(name: str, replacing: Replacing) -> None:
     replacing.check(TRANSFORMS[name], x(), replaced=0)
 
@@ -241,7 +242,7 @@ BY_KEYWORD: dict[str, tuple[tuple[int, ...], Callable[[torch.Tensor], Any]]] = {
 }
 
 
-@pytest.mark.parametrize("name", BY_KEYWORD)
+@pytest.mark.parametrize("name", every(2, BY_KEYWORD))
 def test_arguments_mean_what_the_schema_says(name: str, replacing: Replacing) -> None:
     shape, function = BY_KEYWORD[name]
     replacing.check(function, x(*shape), replaced=0)
@@ -300,8 +301,7 @@ STRIDES: dict[str, tuple[tuple[int, ...], Callable[[torch.Tensor], Any]]] = {
 }
 
 
-@pytest.mark.parametrize("rest", ["eager", "inductor"])
-@pytest.mark.parametrize("name", STRIDES)
+@pytest.mark.parametrize(("name", "rest"), diagonal(STRIDES, ["eager", "inductor"], every=2))
 def test_outputs_lie_as_those_of_eager(name: str, rest: str, replacing: Replacing) -> None:
     shape, function = STRIDES[name]
     replacing.check(function, x(*shape), rest=rest)
@@ -376,9 +376,7 @@ def test_an_error_of_the_users_own_comes_out_as_it_does_without_us(replacing: Re
     assert sw.torch.report() is not None
 
 
-@pytest.mark.parametrize("added", [0.5, float("nan")])
-@pytest.mark.parametrize("beta", [0, 1, 2.5])
-@pytest.mark.parametrize("alpha", [1, -0.5])
+@pytest.mark.parametrize(("alpha", "beta", "added"), diagonal([1, -0.5], [0, 1, 2.5], [0.5, float("nan")], every=2))
 def test_scaled_sums_of_products(alpha: float, beta: float, added: float, replacing: Replacing) -> None:
     keys, columns = torch.randn(3, 8, 7), torch.full((7, 5), added).t()
 

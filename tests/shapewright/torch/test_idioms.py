@@ -65,7 +65,7 @@ def marked(inputs: Sequence[torch.Tensor], dims: Sequence[Mapping[int, Any]]) ->
             torch._dynamo.mark_dynamic(given, axis)
 
 
-@pytest.mark.parametrize("name", chosen(["decoder", "relative", "residual"], IDIOMS))
+@pytest.mark.parametrize("name", chosen(["decoder", "residual"], IDIOMS))
 def test_all_that_is_lifted_is_replaced_at_every_size(name: str, libraries: Callable[[str], Path]) -> None:
     report = sw.torch.Report()
     model, fast = compiled(name, str(libraries(name)), report)
@@ -181,8 +181,10 @@ def test_sizes_that_libraries_fix_are_compiled_anew_and_marked_ones_are_not(
     assert not any("read as a constant" in note for note in report.notes)
 
 
-@pytest.mark.parametrize("is_first", [False, True])
-@pytest.mark.parametrize("mask", ["none", "words", "keys", "words and keys", "all keys of a sample"])
+MASKS = ("none", "words", "keys", "words and keys", "all keys of a sample")
+
+
+@pytest.mark.parametrize(("mask", "is_first"), diagonal(MASKS, [False, True], every=2))
 def test_the_fast_path_of_an_encoder_layer_is_taken_apart(mask: str, is_first: bool, replacing: Replacing) -> None:
     layer = torch.nn.TransformerEncoderLayer(32, 2, 48, batch_first=True, norm_first=is_first).eval()
     given: dict[str, torch.Tensor] = {}

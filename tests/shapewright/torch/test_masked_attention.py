@@ -14,6 +14,7 @@ import shapewright as sw
 from shapewright.torch import Report
 from tests.shapewright.libraries import save
 from tests.shapewright.torch.replacing import Replacing
+from tests.shares import diagonal
 from tuner.program.job.task import SearchTask
 from tuner.program.target import native
 
@@ -62,8 +63,7 @@ OF_POSITIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
-@pytest.mark.parametrize("is_spelled_out", [False, True])
-@pytest.mark.parametrize("name", OF_POSITIONS)
+@pytest.mark.parametrize(("name", "is_spelled_out"), diagonal(OF_POSITIONS, [False, True], every=2))
 def test_only_a_mask_that_hides_nothing_is_left_out(name: str, is_spelled_out: bool, replacing: Replacing) -> None:
     def function(x: torch.Tensor) -> torch.Tensor:
         seen = OF_POSITIONS[name](torch.arange(5)[:, None]).expand(5, 5)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.compiled import assembly, built_problems, innermost_loops
-from tests.shares import shares
+from tests.shares import diagonal, shares
 from tests.tuner.schedule.product.emulated_amx import emulated
 from tuner.program.job.build import workload_from_json
 from tuner.program.job.task import SearchTask
@@ -46,7 +46,7 @@ KERNELS = 3
 HAS_TILES = "amx_tile" in native().hardware.features
 
 
-@pytest.fixture(params=["emulated", "real"])
+@pytest.fixture
 def unit(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "real":
         if not HAS_TILES:
@@ -82,8 +82,8 @@ def space_atoms(task: SearchTask) -> list[Any]:
     return list(atoms.atoms_of(left, right, total, task.known_target.hardware).values())
 
 
+@pytest.mark.parametrize(("unit", "name"), diagonal(["emulated", "real"], WORKLOADS, every=2), indirect=["unit"])
 @pytest.mark.usefixtures("unit")
-@pytest.mark.parametrize("name", WORKLOADS)
 @shares(KERNELS)
 def test_kernels_are_right(share: int, name: str) -> None:
     task = task_of(name)

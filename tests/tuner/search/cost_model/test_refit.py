@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.fakes import WIDE, T
+from tests.shares import every
 from tests.tuner.calibration.observing import perturbed, shapes_of
 from tuner.calibration.fit import Observed
 from tuner.program.job.task import SearchTask
@@ -43,7 +44,7 @@ def results(rates: Rates, drawn: tuple[MicroKernel, ...], noise: float = 0.03, s
     ]
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", every(4, range(4)))
 def test_a_search_learns_the_rates_of_a_device_that_nobody_knows(seed: int) -> None:
     true, model = perturbed(seed), PairCostModel(TASK)
     unseen = kernels(60, 99)

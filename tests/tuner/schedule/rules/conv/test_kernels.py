@@ -86,7 +86,7 @@ CONVOLUTIONS = {
 }
 
 
-@pytest.mark.parametrize(("name", "seed"), diagonal(CONVOLUTIONS, [0, 1], every=2))
+@pytest.mark.parametrize(("name", "seed"), diagonal(CONVOLUTIONS, [0, 1], every=4))
 def test_convolutions_are_right_in_every_way_of_gathering(name: str, seed: int) -> None:
     task = task_of(CONVOLUTIONS[name])
     assert rule_of(RULE.default_kernel(task)).name == rules_of(task)[0].name == RULE.name
@@ -132,7 +132,7 @@ IMAGES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "threads"), diagonal(IMAGES, [1, 2], every=2))
+@pytest.mark.parametrize(("name", "threads"), diagonal(IMAGES, [1, 2], every=4))
 def test_rows_read_in_a_copy_of_the_image_are_right(name: str, threads: int) -> None:
     workload = IMAGES[name]
     task = task_of(workload, threads)
@@ -174,7 +174,7 @@ def in_copy(task: SearchTask, join: int, seed: int) -> MicroKernel | None:
     return next((kernel for kernel in some if (kernel["pack"], kernel["join"]) == (IN_COPY, join)), None)
 
 
-@pytest.mark.parametrize(("name", "threads"), diagonal(PIXELS, [1, 2], every=2))
+@pytest.mark.parametrize(("name", "threads"), diagonal(PIXELS, [1, 2], every=4))
 def test_panels_read_in_a_copy_of_the_image_are_right(name: str, threads: int) -> None:
     workload = PIXELS[name]
     task = task_of(workload, threads)

@@ -69,7 +69,7 @@ def test_kernels_of_every_pair_of_dtypes_are_right(pair: tuple[str, str, str], k
 
 
 @pytest.mark.parametrize(
-    ("pair", "mcpu"), diagonal(PAIRS, ["x86-64-v3", "x86-64-v4", "icelake-server", "znver4"], every=2)
+    ("pair", "mcpu"), diagonal(PAIRS, ["x86-64-v3", "x86-64-v4", "icelake-server", "znver4"], every=4)
 )
 def test_the_default_is_right_on_every_target(pair: tuple[str, str, str], mcpu: str) -> None:
     left, right, out = pair
@@ -126,8 +126,7 @@ def test_a_single_column_past_whole_vectors_is_stored_alone(out: str) -> None:
     assert problems(task, RULE.default_kernel(task)) == []
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-@pytest.mark.parametrize("right", ["b, n, k", "b, k, n"])
+@pytest.mark.parametrize(("dtype", "right"), diagonal(["bfloat16", "float16"], ["b, n, k", "b, k, n"], every=2))
 def test_operands_that_are_new_at_every_call_are_widened_as_they_are_packed(dtype: str, right: str) -> None:
     data = {"program": f"out[b, m, n] = sum(k) x[b, m, k] * w[{right}]", "dtype": dtype}
     task = task_of(workload_from_json({**data, "extents": {"b": 3, "m": "T", "n": "T", "k": 37}}))
@@ -141,8 +140,7 @@ def test_operands_that_are_new_at_every_call_are_widened_as_they_are_packed(dtyp
     assert [problem for kernel in kernels.values() for problem in problems(task, kernel)] == []
 
 
-@pytest.mark.parametrize("k", [31, 63, 257])
-@pytest.mark.parametrize("depth", [None, "S"])
+@pytest.mark.parametrize(("k", "depth"), diagonal([31, 63, 257], [None, "S"], every=2))
 def test_an_infinity_stays_in_its_row(k: int, depth: str | None) -> None:
     """Also where k ends within a word, which must not be read from the next row."""
     args = {"m": "T", "n": 32, "k": depth or k}

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.compiled import built_problems, loaded
-from tests.shares import shares
+from tests.shares import diagonal, shares
 from tuner.library.codegen import compile_candidate
 from tuner.program.job.build import workload_from_json
 from tuner.program.job.task import SearchTask
@@ -79,8 +79,7 @@ FURTHER: Mapping[str, Workload] = {
 }
 
 
-@pytest.mark.parametrize("name", FURTHER)
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize(("name", "seed"), diagonal(FURTHER, [0, 1], every=2))
 def test_further_forms_are_right(name: str, seed: int) -> None:
     task = task_of(FURTHER[name], 1 + seed)
     assert rules_of(task)[0].name == RULE.name

@@ -83,9 +83,12 @@ STREAMS = {
 }
 
 
-@pytest.mark.parametrize("name", STREAMS)
-@pytest.mark.parametrize(("threads", "values"), [(2, {"rows": 1, "acc": 4}), (3, {"rows": 4, "acc": 1})])
-def test_columns_divided_among_threads(name: str, threads: int, values: Mapping[str, int]) -> None:
+DIVIDED = ((2, {"rows": 1, "acc": 4}), (3, {"rows": 4, "acc": 1}))
+
+
+@pytest.mark.parametrize(("name", "at"), diagonal(STREAMS, [0, 1], every=2))
+def test_columns_divided_among_threads(name: str, at: int) -> None:
+    threads, values = DIVIDED[at]
     extents = {"m": "T", "n": "S", **({"k": 5} if name == "outer" else {})}
     task = task_of(workload(STREAMS[name], extents=extents), threads)
     (space,) = space_of(task).spaces
