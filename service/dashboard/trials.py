@@ -15,8 +15,7 @@ from service.dashboard.templating import TEMPLATES
 from service.dependencies import StorageDep, TaskQuery
 from service.jobs.service import find_task
 from service.trials.endpoints import FilterDep
-from tuner.schedule import space_of
-from tuner.storage import SearchTaskRow
+from tuner.figures.axes import meanings_of
 from tuner.storage.trials import FAILED, SUCCEEDED, TrialFacet, TrialOrder, TrialQuery
 
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse, dependencies=[READ])
@@ -54,7 +53,7 @@ def trials_page(
     facets = storage.trial_facets(row.id)
     return TEMPLATES.page(
         request, "trials.html", job=job, rows=rows, row=row, query=query, heads=HEADS,
-        table=storage.find_trials(row.id, query), meanings=meanings_of(row), **_choices(facets, query),
+        table=storage.find_trials(row.id, query), meanings=meanings_of(row.task), **_choices(facets, query),
         filters=urlencode(filters_of(query, task)), first=cursor is None,
         origin=f"{request.url.scheme}://{request.url.netloc}",
     )  # fmt: skip
@@ -64,11 +63,6 @@ def filters_of(query: TrialQuery, task: int) -> dict[str, str]:
     """What a link to the same trials has in its query, without order and cursor."""
     about = {"error": str(query.error), "kernel": query.kernel, "instance": query.instance, "phase": query.phase or ""}
     return {"task": str(task)} | {name: value for name, value in about.items() if value}
-
-
-def meanings_of(row: SearchTaskRow) -> dict[str, dict[str, str]]:
-    """By rule, the meaning of each axis by the name that people are shown: from the spaces themselves."""
-    return {space.rule: {axis.shown: axis.doc for axis in space.axes} for space in space_of(row.task).spaces}
 
 
 def _choices(facets: tuple[TrialFacet, ...], query: TrialQuery) -> dict[str, Any]:

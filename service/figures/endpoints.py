@@ -12,7 +12,7 @@ from fastapi import APIRouter, Header, Query, Response
 from service.access.scopes import READ
 from service.dependencies import ClientDep, DevicesDep, StorageDep, TaskQuery
 from service.figures import service
-from service.figures.schemas import FigureList, FigureOut
+from service.figures.schemas import CoordinatesOut, FigureList, FigureOut
 from service.figures.searches import Searches, SearchesDep
 from service.figures.service import Figure
 from tuner.figures import FIGURES
@@ -48,6 +48,16 @@ async def job_figure(
     """A figure as Plotly JSON. ``ETag`` changes when the figure may have."""
     return await _respond(
         searches, if_none_match, lambda: service.job_figure(jobs, searches, job_id, task, name, kernel)
+    )
+
+
+@router.get("/jobs/{job_id}/coordinates", dependencies=[READ])
+async def job_coordinates(job_id: str, jobs: ClientDep, searches: SearchesDep, task: TaskQuery = 0) -> CoordinatesOut:
+    """The kernels of a search over the axes of their space, the most important axis and the fastest kernel first:
+    what parallel coordinates are drawn from."""
+    return await to_thread.run_sync(
+        lambda: CoordinatesOut.model_validate(service.job_coordinates(jobs, searches, job_id, task)),
+        limiter=searches.limiter,
     )
 
 

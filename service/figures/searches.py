@@ -17,10 +17,11 @@ from anyio import CapacityLimiter
 from fastapi import Depends, Request
 
 from tuner.errors import ShapewrightError
-from tuner.figures.view import SearchView, progress_of
+from tuner.figures.view import SearchView, importance_in, progress_of
 from tuner.library.dispatcher import Dispatcher
 from tuner.program.target.calibration import Levels
 from tuner.records import MeasureResult
+from tuner.search.importance import Importance
 from tuner.search.observations import at_reference_speed, compared_at, reference_anchor_s
 from tuner.search.summary import SearchSummary
 from tuner.storage import Artifact, Job, NotFound, SearchTaskRow, StorageUnavailable
@@ -51,6 +52,7 @@ class _Search:
     anchor_s: float | None = None
     dispatcher: Dispatcher | None = None
     levels: Levels | None = None
+    importance: Importance | None = None
     shown: tuple[str, SearchView] | None = None
 
     @property
@@ -77,6 +79,7 @@ class _Search:
     def _read_progress(self, storage: Storage, job: Job, row: SearchTaskRow) -> None:
         while events := storage.list_events(job.id, self.events_after, BATCH):
             self.progress += progress_of(events, row.position)
+            self.importance = importance_in(events, row.position) or self.importance
             self.events_after = events[-1].seq
 
 
@@ -108,6 +111,7 @@ class Searches:
                 search.dispatcher,
                 compared_at(row.baselines, search.anchor_s),
                 search.levels,
+                search.importance,
             )
             search.shown = (version, view)
             return view, version

@@ -11,7 +11,9 @@ from service.jobs.service import find_task
 from service.libraries.service import served_tasks
 from service.times import between_s
 from tuner import figures
+from tuner.figures.axes import coordinates
 from tuner.figures.view import SearchView
+from tuner.program.language.workload import JsonObject
 from tuner.storage import DeviceReading, NotFound, SearchTaskRow
 from tuner.storage.sql import ClientStorage, DeviceStorage
 
@@ -41,6 +43,12 @@ def job_figure(
         return figures.kernel_times(view, kernel) if kernel else figures.figure(name, view)
 
     return Figure(name, f"{kernel or ''}.{version}", draw)
+
+
+def job_coordinates(jobs: ClientStorage, searches: Searches, job_id: str, position: int) -> JsonObject:
+    """The kernels of one search task over the axes in which they differ. Raises NotFound."""
+    job, _, row = find_task(jobs, job_id, position)
+    return coordinates(searches.view(job, row)[0])
 
 
 def comparison(

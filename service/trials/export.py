@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tuner.errors import InvalidInput
-from tuner.schedule import space_of
+from tuner.figures.axes import meanings_of, shown
 from tuner.storage import Job, SearchTaskRow
 from tuner.storage.sql import ClientStorage
 from tuner.storage.trials import TrialLine, TrialOrder, TrialQuery
@@ -42,7 +42,7 @@ class Flat:
     @property
     def axes(self) -> list[str]:
         """The names that people are shown of all axes of the space."""
-        return sorted({axis.shown for space in space_of(self.row.task).spaces for axis in space.axes})
+        return sorted({shown(name) for axes in meanings_of(self.row.task).values() for name in axes})
 
     @property
     def columns(self) -> list[str]:

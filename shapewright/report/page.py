@@ -18,7 +18,7 @@ from tuner.search.outcome import Outcome, total_of
 from tuner.search.summary import JobSummary, SearchSummary
 from tuner.storage import JobEvent
 
-DRAWN = frozenset({"trials", "progress"})
+DRAWN = frozenset({"trials", "progress", "importance"})
 """Kinds of events that the figures show."""
 MAX_EVENTS = 1000
 FACTS = ("state", "error", "device", "worker", "trials", "created_at", "started_at", "ended_at")

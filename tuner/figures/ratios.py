@@ -22,7 +22,7 @@ def speedup_by_shape(views: Mapping[str, SearchView]) -> go.Figure:
     axis = ShapeAxis(next(iter(views.values())).task)
     traces = [_ratios(pairings[0], number, axis) for number in range(1, len(views))]
     if not any(len(trace.x) for trace in traces):
-        return style.message("No shape was measured by two of these jobs yet.")
+        return style.message("No shape was measured by two of these jobs.")
     figure = style.blank(height_px=360).add_traces([trace for trace in traces if len(trace.x)])
     figure.add_hline(1.0, line={"color": style.NEUTRAL, "dash": "dash", "width": 1.5})
     figure.update_xaxes(title_text=axis.title, **axis.scale([x for trace in traces for x in trace.x]))

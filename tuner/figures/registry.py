@@ -11,6 +11,7 @@ from typing import TypeVar
 import plotly.graph_objects as go
 
 from tuner.errors import ShapewrightError
+from tuner.figures.axes import axis_importance, slices
 from tuner.figures.dispatch import dispatch
 from tuner.figures.kernels import kernels_by_shape
 from tuner.figures.latencies import latency_by_shape, latency_of
@@ -92,6 +93,20 @@ _SPECS = (
         "Each line is a kernel and crosses every axis at its value, faster kernels higher within a value; blue and "
         "thick lines are kernels near the best at the shapes that they were measured at.",
         tile_parameters,
+    ),
+    FigureSpec(
+        "axis_importance",
+        "Importance of the axes",
+        "How much each choice of a schedule changes the time: SHAP values of a boosted model of all that was measured, "
+        "in the mean, as a share of all axes.",
+        axis_importance,
+    ),
+    FigureSpec(
+        "slices",
+        "Slices",
+        "Each dot is a kernel at its choice on one axis, the most important axes first; the line follows the best of "
+        "each choice.",
+        slices,
     ),
     FigureSpec(
         "failures",

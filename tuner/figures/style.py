@@ -102,7 +102,7 @@ def blank(rows: int = 1, height_px: int | None = None, **panels: Any) -> go.Figu
     """A figure without traces: ``rows`` of panels below each other over one x axis, unless ``panels`` (the arguments of
     plotly.subplots.make_subplots) say otherwise."""
     given = {"shared_xaxes": True, "vertical_spacing": 0.08} | panels
-    figure = make_subplots(rows=rows, **given) if rows > 1 else go.Figure()
+    figure = make_subplots(rows=rows, **given) if rows > 1 or panels else go.Figure()
     return figure.update_layout(template=TEMPLATE, height=height_px or ROW_PX + 200 * (rows - 1))
 
 

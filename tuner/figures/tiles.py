@@ -1,22 +1,20 @@
 """Parallel coordinates of kernels over the axes of their space.
 
 Drawn with ordinary lines. Plotly's own kind of trace for this needs WebGL and a page that may evaluate code: both are
-missing where the service's pages are shown.
+missing where the service's pages are shown. Those draw lines that can be brushed from the same data
+(tuner.figures.axes.coordinates).
 """
 
 from __future__ import annotations
-
-from collections import Counter
-from dataclasses import dataclass
 
 import numpy as np
 import plotly.graph_objects as go
 
 from tuner.figures import style
+from tuner.figures.axes import Chosen, chosen_of, shown
 from tuner.figures.columns import Floats, Ints
 from tuner.figures.thinning import MAX_POINTS, extremes
 from tuner.figures.view import SearchView
-from tuner.schedule.space import MicroKernel
 
 CLASSES = (0.0, 0.4, 0.6, 0.8, 0.95)
 """The least share of the best's speed of each class of kernels."""
@@ -29,19 +27,9 @@ SPREAD = 0.6
 """The share of a choice's height that its kernels are spread over, the fastest on top."""
 
 
-@dataclass(frozen=True)
-class _Chosen:
-    """Kernels with their speed [kernels], and what each chose [kernels, axes]: of the axes that vary."""
-
-    kernels: list[MicroKernel]
-    speed: Floats
-    axes: list[str]
-    values: Floats
-
-
 def tile_parameters(view: SearchView) -> go.Figure:
     """A line for each measured kernel over the axes in which they differ; colour is how near the best it is."""
-    chosen = _chosen(view)
+    chosen = chosen_of(view)
     if not chosen.kernels:
         return style.message("No kernels to compare: nothing has been measured.")
     if not chosen.axes:
@@ -57,26 +45,10 @@ def tile_parameters(view: SearchView) -> go.Figure:
             figure.add_trace(_lines(view, chosen, heights, own[_thinned(chosen, own)], number))
     figure.add_trace(_ticks(choices))
     figure.update_xaxes(title_text="Axis of the space (name)", tickvals=list(range(len(chosen.axes))))
-    figure.update_xaxes(ticktext=[style.plain(name) for name in chosen.axes], gridcolor=style.NEUTRAL)
+    figure.update_xaxes(ticktext=[style.plain(shown(name)) for name in chosen.axes], gridcolor=style.NEUTRAL)
     figure.update_xaxes(range=[-0.7, len(chosen.axes) - 0.5], tickangle=-60 if len(chosen.axes) > 6 else 0)
     figure.update_yaxes(title_text="Choice (value)", showticklabels=False, ticks="", showgrid=False, range=[0, 1])
     return figure.update_layout(hovermode="closest", showlegend=True)
-
-
-def _chosen(view: SearchView) -> _Chosen:
-    """The measured kernels of the commonest rule."""
-    columns, speed = view.columns, view.columns.relative()
-    measured = [int(index) for index in np.flatnonzero(np.isfinite(speed))]
-    rules = {index: columns.kernels[index].rule for index in measured}
-    if not rules:
-        return _Chosen([], np.zeros(0), [], np.zeros((0, 0)))
-    common = Counter(rules.values()).most_common(1)[0][0]
-    kept = [index for index in measured if rules[index] == common]
-    kernels = [columns.kernels[index] for index in kept]
-    axes = sorted({name for kernel in kernels for name, _ in kernel.values})
-    values = np.array([[kernel.get(name) for name in axes] for kernel in kernels], np.float64)
-    varies = np.flatnonzero((values != values[:1]).any(axis=0))
-    return _Chosen(kernels, speed[kept], [axes[column] for column in varies], values[:, varies])
 
 
 def _order(speed: Floats) -> Floats:
@@ -85,12 +57,12 @@ def _order(speed: Floats) -> Floats:
     return order
 
 
-def _thinned(chosen: _Chosen, own: Ints) -> Ints:
+def _thinned(chosen: Chosen, own: Ints) -> Ints:
     """The kernels of a class that are drawn."""
     return extremes(chosen.speed[own], max(4, min(MAX_LINES, MAX_POINTS // (len(chosen.axes) + 1))))
 
 
-def _lines(view: SearchView, chosen: _Chosen, heights: Floats, kernels: Ints, number: int) -> go.Scatter:
+def _lines(view: SearchView, chosen: Chosen, heights: Floats, kernels: Ints, number: int) -> go.Scatter:
     """The kernels of one class in one trace, with a gap after each."""
     count, axes = len(kernels), len(chosen.axes)
     y = np.full((count, axes + 1), np.nan)

@@ -14,6 +14,7 @@ from tuner.program.language.workload import JsonObject
 from tuner.program.target.calibration import Levels
 from tuner.records import Baselines, MeasureResult
 from tuner.schedule.space import MicroKernel
+from tuner.search.importance import EVENT, Importance
 from tuner.search.observations import compared_at, normalized, reference_anchor_s
 from tuner.search.summary import SearchSummary
 
@@ -44,6 +45,8 @@ class SearchView:
     baselines: Baselines = field(default_factory=Baselines)
     levels: Levels | None = None
     """What the device reads from each level of memory, where it is calibrated."""
+    importance: Importance | None = None
+    """How much each axis matters, once the search has ended."""
 
     @cached_property
     def columns(self) -> Columns:
@@ -85,10 +88,11 @@ def view_of(
     calibration. Raises ShapewrightError for
     a dispatch table of an unknown format.
     """
-    measured = list(results)
+    measured, told = list(results), list(events)
     dispatcher = Dispatcher.from_json(dispatch) if dispatch else None
     compared = compared_at(Baselines.from_json(baselines), reference_anchor_s(measured))
-    return SearchView(task, normalized(measured), progress_of(events, position), dispatcher, compared, levels)
+    progress, importance = progress_of(told, position), importance_in(told, position)
+    return SearchView(task, normalized(measured), progress, dispatcher, compared, levels, importance)
 
 
 def progress_of(events: Iterable[Event], position: int = 0) -> list[SearchSummary]:
@@ -98,3 +102,13 @@ def progress_of(events: Iterable[Event], position: int = 0) -> list[SearchSummar
         for event in events
         if event.kind == "progress" and event.data.get("position", position) == position
     ]
+
+
+def importance_in(events: Iterable[Event], position: int = 0) -> Importance | None:
+    """What the last event of its kind says of the search task at ``position``; None where there is none, or none that
+    can be read."""
+    own = [each.data for each in events if each.kind == EVENT and each.data.get("position", position) == position]
+    try:
+        return Importance.from_json(own[-1]) if own else None
+    except (KeyError, TypeError, ValueError):
+        return None

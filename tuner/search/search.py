@@ -195,6 +195,7 @@ class Search:
             self._begin()
             if self._measured.kernels:
                 self._final.time_finalists()
+                self._trials.report_importance()
             return self._final.library(job_id)
 
     def finish(self, job_id: str | None, within_s: float = FINISH_S) -> Tuned:

@@ -15,6 +15,8 @@ from tuner.records import NO_BASELINES, NUMPY, Baseline, Baselines, ErrorKind, M
 from tuner.schedule.space import MicroKernel
 from tuner.search import progress
 from tuner.search.context import SearchContext
+from tuner.search.cost_model.shap import importance_of
+from tuner.search.importance import EVENT
 from tuner.search.observations import Measured, at_reference_speed, compared_at, reference_anchor_s
 from tuner.search.pipeline import Pipeline, PlanNext
 from tuner.search.policy import Suggestion
@@ -323,6 +325,12 @@ class Trials:
         if self.reused is not None:
             event = NewEvent("reused", asdict(self.reused))
             self._report(self.summary(Stage.KNOWN), event, NewEvent("log", {"message": str(self.reused)}))
+
+    def report_importance(self) -> None:
+        """Say how much each axis of the space matters, if that can be told from so much."""
+        found = importance_of(self._context.task, self.measured)
+        if found is not None:
+            self._report(self.summary(Stage.SELECT), NewEvent(EVENT, found.to_json()))
 
     def log(self, message: str) -> None:
         self._report(self.summary(Stage.SEARCH), NewEvent("log", {"message": message}))

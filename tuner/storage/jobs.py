@@ -15,8 +15,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class NewEvent:
-    """An event to append: ``kind`` is one of state, trials, progress, log, baselines, reused, library; ``data`` is what
-    it carries."""
+    """An event to append: ``kind`` is one of state, trials, progress, log, baselines, reused, importance, library;
+    ``data`` is what it carries."""
 
     kind: str
     data: JsonObject

@@ -59,6 +59,7 @@ const kinds = {
   },
   trials() { instancesStale = true; invalidateAll(); },
   baselines(event) { log(event, "baselines measured"); invalidateAll(); },
+  importance() { invalidateAll(); },
   log(event) { log(event, event.data.message); },
   library(event) {
     log(event, `library ${event.data.digest.slice(0, 12)} is built`);

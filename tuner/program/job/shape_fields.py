@@ -12,9 +12,7 @@ MAX_VARIABLES = 64
 MAX_WEIGHT = 1e12
 """Sums of weights times latencies must stay finite."""
 FIELDS = ("min", "max", "step", "powers_of", "values")
-FORMS = (
-    "{min: 1, max: 128}, {min: 8, max: 1024, step: 8}, {min: 1, max: 4096, powers_of: 2} or {values: [5, 24, 43]}"
-)
+FORMS = "{min: 1, max: 128}, {min: 8, max: 1024, step: 8}, {min: 1, max: 4096, powers_of: 2} or {values: [5, 24, 43]}"
 WEIGHTS = f"a number from 0 to {MAX_WEIGHT:g}"
 
 
