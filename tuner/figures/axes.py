@@ -78,7 +78,7 @@ def axis_importance(view: SearchView) -> go.Figure:
     """A bar for each axis, the most important on top."""
     found = view.importance
     if found is None:
-        return style.message("Not known: it is computed as a search ends, from two dozen measured pairs of kernel and instance on.")
+        return style.message("Not known: a search computes it as it ends, from two dozen measured pairs on.")
     docs = meanings_of(view.task).get(found.rule, {})
     axes = found.axes[::-1]
     figure = style.blank(height_px=90 + 24 * len(axes))
