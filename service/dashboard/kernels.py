@@ -8,15 +8,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from service.dashboard import code
 from service.dashboard.code import Assembly, Listing
 from service.figures.searches import library_of
 from tuner.figures.view import SearchView
 from tuner.library.package import kernel_scripts
-from tuner.records import MeasureResult
+from tuner.records import MeasureResult, Phase, settled_latency_s
 from tuner.schedule import rule_of
 from tuner.schedule.space import MicroKernel
-from tuner.search.observations import Measured
 from tuner.storage import Job, NotFound, SearchTaskRow
 from tuner.storage.sql import ClientStorage
 
@@ -79,7 +80,7 @@ def chosen(storage: ClientStorage, job: Job, row: SearchTaskRow) -> list[ChosenK
 
 def kernel_of(storage: ClientStorage, job: Job, row: SearchTaskRow, view: SearchView, kernel_id: str) -> KernelFacts:
     """Raises NotFound if no trial of the search and no kernel of its library has that id."""
-    own = [result for result in view.results if result.kernel.id == kernel_id]
+    own = _own(view, kernel_id)
     in_library = {kernel.id: kernel for kernel in view.dispatcher.kernels} if view.dispatcher else {}
     kernel = own[0].kernel if own else in_library.get(kernel_id)
     if kernel is None:
@@ -91,7 +92,7 @@ def kernel_of(storage: ClientStorage, job: Job, row: SearchTaskRow, view: Search
         in_library=kernel_id in in_library,
         first_round=min((result.round for result in own), default=0),
         axes=_axes(row, kernel),
-        timings=tuple(_timings(view, kernel, own)),
+        timings=tuple(_timings(view, own)),
         failures=tuple(result for result in own if not result.ok),
         script=_script(storage, digest, kernel_id) if digest else None,
         assembly=code.assembly(storage, digest, kernel_id) if digest else None,
@@ -109,28 +110,38 @@ def _axes(row: SearchTaskRow, kernel: MicroKernel) -> tuple[tuple[str, int, str]
     return tuple((name, value, doc) for name, doc, value in shown)
 
 
-def _timings(view: SearchView, kernel: MicroKernel, own: list[MeasureResult]) -> list[Timing]:
-    measured = Measured(view.results)
-    predicted = defaultdict(list)
+def _timings(view: SearchView, own: list[MeasureResult]) -> list[Timing]:
+    readings, predicted = defaultdict(list), defaultdict(list)
     for result in own:
+        if result.latency_s is not None:
+            readings[result.instance.values].append((result.latency_s, result.phase is Phase.FINAL))
         if result.predicted_s is not None:
             predicted[result.instance.values].append(result.predicted_s)
+    columns = view.columns
+    best, best_s = (column.tolist() for column in columns.fastest)
     timings = []
-    for instance in view.task.instances:
-        best = measured.fastest_at(instance)
-        expected = predicted.get(instance.values)
+    # The instances of the task are the first of the columns'.
+    for index, instance in enumerate(view.task.instances):
+        timed, expected = readings[instance.values], predicted.get(instance.values)
         timings.append(
             Timing(
                 shape=str(instance) or "its only shape",
                 weight=instance.weight,
-                readings=measured.readings(kernel, instance),
-                latency_s=measured.latency_s(kernel, instance.values),
+                readings=len(timed),
+                latency_s=settled_latency_s(timed)[0] if timed else None,
                 predicted_s=statistics.median(expected) if expected else None,
-                best_s=best[1] if best else None,
-                best_id=best[0].id if best else None,
+                best_s=best_s[index] if best[index] >= 0 else None,
+                best_id=columns.kernels[best[index]].id if best[index] >= 0 else None,
             )
         )
     return timings
+
+
+def _own(view: SearchView, kernel_id: str) -> list[MeasureResult]:
+    """The results of one kernel, found by its index: there may be a hundred thousand of others."""
+    columns = view.columns
+    index = next((index for index, kernel in enumerate(columns.kernels) if kernel.id == kernel_id), -1)
+    return [view.results[at] for at in np.flatnonzero(columns.kernel == index).tolist()]
 
 
 def _script(storage: ClientStorage, digest: str, kernel_id: str) -> Listing | None:

@@ -20,17 +20,18 @@ from tuner.errors import ShapewrightError
 from tuner.figures.view import SearchView, importance_in, progress_of
 from tuner.library.dispatcher import Dispatcher
 from tuner.program.target.calibration import Levels
-from tuner.records import MeasureResult
 from tuner.search.importance import Importance
-from tuner.search.observations import at_reference_speed, compared_at, reference_anchor_s
+from tuner.search.observations import compared_at
 from tuner.search.summary import SearchSummary
 from tuner.storage import Artifact, Job, NotFound, SearchTaskRow, StorageUnavailable
 from tuner.storage.errors import reading
 from tuner.storage.sql import ClientStorage, DeviceStorage, Storage
+from tuner.storage.sql.task_results import TaskResults
 
 _log = logging.getLogger(__name__)
 
 BATCH = 5000
+"""Events that are read at once."""
 MAX_KEPT = 400_000
 """Results and events of all cached searches, except the one requested last."""
 MAX_SEARCHES = 100
@@ -44,12 +45,10 @@ other requests get their share of the interpreter."""
 class _Search:
     """One search task, as far as it has been read."""
 
+    known: TaskResults
     lock: threading.Lock = field(default_factory=threading.Lock)
-    results: list[MeasureResult] = field(default_factory=list)
     progress: list[SearchSummary] = field(default_factory=list)
-    after: int = 0
     events_after: int = 0
-    anchor_s: float | None = None
     dispatcher: Dispatcher | None = None
     levels: Levels | None = None
     importance: Importance | None = None
@@ -57,24 +56,18 @@ class _Search:
 
     @property
     def size(self) -> int:
-        return len(self.results) + len(self.progress)
+        return len(self.known.results) + len(self.progress)
 
     def read(self, storage: Storage, job: Job, row: SearchTaskRow) -> None:
         """Read what has been stored since the last call."""
-        if self.after == 0:
+        if self.known.after == 0:
             # A device is calibrated before the first trial: once there is one, this stays as it is.
             self.levels = levels_of(storage, job, row)
-        self._read_records(storage, job, row)
+        while storage.read_results(self.known):
+            pass
         self._read_progress(storage, job, row)
         if self.dispatcher is None and (artifact := library_of(storage, job, row)) is not None:
             self.dispatcher = Dispatcher.from_json(artifact.dispatch)
-
-    def _read_records(self, storage: Storage, job: Job, row: SearchTaskRow) -> None:
-        while records := storage.list_trials(job.id, self.after, BATCH, row.id):
-            results = [record.result for record in records]
-            self.anchor_s = self.anchor_s or reference_anchor_s(results)
-            self.results += at_reference_speed(results, self.anchor_s)
-            self.after = records[-1].seq
 
     def _read_progress(self, storage: Storage, job: Job, row: SearchTaskRow) -> None:
         while events := storage.list_events(job.id, self.events_after, BATCH):
@@ -101,15 +94,17 @@ class Searches:
         search = self._search(row.id)
         with search.lock:
             search.read(self._storage, job, row)
-            version = f"{job.id}.{row.id}.{search.after}.{search.events_after}.{int(search.dispatcher is not None)}"
+            version = (
+                f"{job.id}.{row.id}.{search.known.after}.{search.events_after}.{int(search.dispatcher is not None)}"
+            )
             if search.shown is not None and search.shown[0] == version:
                 return search.shown[1], version
             view = SearchView(
                 row.task,
-                tuple(search.results),
+                tuple(search.known.results),
                 tuple(search.progress),
                 search.dispatcher,
-                compared_at(row.baselines, search.anchor_s),
+                compared_at(row.baselines, search.known.anchor_s),
                 search.levels,
                 search.importance,
             )
@@ -131,7 +126,7 @@ class Searches:
 
     def _search(self, search_task_id: int) -> _Search:
         with self._lock:
-            search = self._kept.setdefault(search_task_id, _Search())
+            search = self._kept.setdefault(search_task_id, _Search(TaskResults(search_task_id)))
             self._kept.move_to_end(search_task_id)
             others = sum(kept.size for kept in self._kept.values()) - search.size
             while others > MAX_KEPT or len(self._kept) > MAX_SEARCHES:

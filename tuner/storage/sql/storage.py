@@ -31,6 +31,7 @@ from tuner.storage.sql.records import Records
 from tuner.storage.sql.search_tasks import SearchTasks
 from tuner.storage.sql.served import ServedLibraries
 from tuner.storage.sql.sharing import Sharing
+from tuner.storage.sql.task_results import FigureResults
 from tuner.storage.sql.trial_table import TrialTables
 from tuner.storage.sql.trials import Trials
 from tuner.storage.sql.webhooks import Webhooks
@@ -44,6 +45,7 @@ class ClientStorage(
     SearchTasks,
     Records,
     FoundRecords,
+    FigureResults,
     Trials,
     TrialTables,
     Workloads,
