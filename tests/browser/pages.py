@@ -35,6 +35,11 @@ def populated(storage: Storage) -> dict[str, str]:
         workload=...,
         workloads=[SMALL["workload"] | {"count": 12, "layers": ["encoder.layer.0.up"] * 12}, LONG | {"count": 4}] * 2,
     )
+    blocks = [
+        {"op": "dense", "args": {"m": "8*T", "n": 48 * at, "k": 32}, "count": at, "layers": [f"block.{at}"]}
+        for at in range(1, 8)
+    ]
+    part = searched(storage, name="its budget is too small", budget={"trials": 20}, workload=..., workloads=blocks)
     failed = searched(storage, Tools(crashes=lambda kernel: True), name="every kernel of it crashes")
     waiting = submitted(storage, name="waiting for a device")
     [row] = storage.search_tasks(job.id)
@@ -47,7 +52,8 @@ def populated(storage: Storage) -> dict[str, str]:
     return {
         "overview": "/", "job": f"/jobs/{job.id}", "job-two-variables": f"/jobs/{two.id}",
         "job-waiting": f"/jobs/{waiting.id}", "job-failed": f"/jobs/{failed.id}",
-        "model": f"/jobs/{model.id}/model", "kernel": f"/jobs/{job.id}/kernels/{kernel}",
+        "model": f"/jobs/{model.id}/model", "model-in-part": f"/jobs/{part.id}/model",
+        "kernel": f"/jobs/{job.id}/kernels/{kernel}",
         "kernel-crashed": f"/jobs/{job.id}/kernels/{crashed}", "workloads": "/workloads",
         "workload": f"/workloads/{row.workload_key}", "devices": "/devices", "device": "/devices/local-0",
         "compare": f"/compare?a={job.id}&b={other.id}", "new-job": "/jobs/new", "api": "/docs",

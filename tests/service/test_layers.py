@@ -158,3 +158,15 @@ def test_a_layer_that_there_was_no_budget_for_is_not_completed(api: TestClient, 
 def test_layers_of_theory_are_what_was_asked_for(api: TestClient, storage: Storage) -> None:
     job = searched(storage, **MODEL | {"budget": {"trials": 0}})
     assert {each["state"] for each in api.get(f"/v1/jobs/{job.id}/layers").json()["items"]} == {"COMPLETED"}
+
+
+def test_the_page_draws_shares_and_names_what_to_search_next(api: TestClient, storage: Storage) -> None:
+    job = searched(storage, **MODEL | {"budget": {"trials": 16}})
+    page = api.get(f"/jobs/{job.id}/model").text
+    drawn = re.findall(r'<rect class="(\w+)" x="([\d.]+)" width="([\d.]+)"', page)
+    assert sorted(kind for kind, _, _ in drawn) == ["expected", "measured"]
+    assert sum(float(width) for _, _, width in drawn) == pytest.approx(1000, abs=5)
+    assert "was not searched" in page
+    assert f'href="/jobs/new?from={job.id}"' in page
+    whole = searched(storage, **MODEL | {"budget": {"trials": 60}})
+    assert "Every layer was measured." in api.get(f"/jobs/{whole.id}/model").text
