@@ -1,8 +1,8 @@
 """Libraries side by side: timed in turns on the device, at the instances of a task, with an interval for each ratio.
 
 Latencies of two jobs, or of the two ends of one, were measured at different times; only in turns do small differences
-mean anything (tuner.measure.timing.turns). ``final_comparison`` is of a new library with the default and NumPy,
-``compare`` of any two libraries.
+mean anything (tuner.measure.timing.turns). ``compare`` is of two libraries, tuner.search.final_comparison of a new one
+with the default and NumPy.
 
 The ratio of two contenders is the weighted mean over instances of the medians over turns of their paired ratios: one
 disturbed sample changes no median. Its interval is a bootstrap over turns, each with all of its instances: what
@@ -18,7 +18,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.device_speed import over_all
 from tuner.errors import ShapewrightError
 from tuner.library.dispatcher import Dispatcher
 from tuner.library.package import LIBRARY
@@ -30,7 +29,7 @@ from tuner.records import ErrorKind, MeasureResult
 from tuner.schedule import is_current
 from tuner.schedule.space import MicroKernel
 from tuner.search.budget import COMPARE_S
-from tuner.search.verdict import DEFAULT, NUMPY, FinalComparison, Ratio
+from tuner.search.verdict import Ratio
 from tuner.storage import Comparison
 
 LEVEL, RESAMPLED = 0.95, 999
@@ -41,7 +40,6 @@ LEAST_S = 1e-9
 """The least time of a call that counts: an empty shape may take none."""
 FAILED_RATIO = 1000.0
 """The ratio to a library that computes wrongly or crashes."""
-OURS = "library"
 
 Times = NDArray[np.float64]
 """[turns, instances] seconds of a call; NaN where it was not timed."""
@@ -81,65 +79,6 @@ def times_of(turns: Turns, contender: int) -> Times:
     """What one of the contenders took."""
     times = [[block[contender] for block in turn] for turn in turns.seconds]
     return np.maximum(np.array(times, np.float64), LEAST_S)
-
-
-# -- a new library, the default and NumPy -----------------------------------------------------------------------------
-@dataclass(frozen=True, slots=True)
-class Rivals:
-    """What is compared: a new library, and the default. ``default``: builds of theory's kernels, by instance, None
-    where it runs the library's own kernel; None where there is no default at an instance."""
-
-    library: BuildResult
-    default: tuple[BuildResult | None, ...] | None
-
-
-def final_comparison(
-    task: SearchTask,
-    runner: Runner,
-    rivals: Rivals,
-    *,
-    limit_s: float,
-    anchors_s: Sequence[float] = (),
-    interrupted: Callable[[], bool] = never,
-) -> FinalComparison | None:
-    """The library beside the default and NumPy; None where the device had no time for LEAST_TURNS.
-
-    ``anchors_s``: of the readings of the search. Raises DeviceFailed, DeviceLost, Interrupted.
-    """
-    known = rivals.default or (None,) * len(task.instances)
-    builds = list(dict.fromkeys([rivals.library, *(build for build in known if build is not None)]))
-    runs = (0,) * len(task.instances), tuple(None if build is None else builds.index(build) for build in known)
-    turns = runner.turns(task, TurnsRequest(task.instances, tuple(builds), runs, True, limit_s), interrupted)
-    if len(turns.seconds) < LEAST_TURNS:
-        return None
-    weights = [instance.weight for instance in task.instances]
-    ours, theirs = times_of(turns, 0), times_of(turns, 1)
-    ratios = [] if rivals.default is None else [ratio_of(DEFAULT, ours, theirs, weights)]
-    by_numpy = times_of(turns, 2)
-    if not np.isnan(by_numpy).any():
-        ratios.append(ratio_of(NUMPY, ours, by_numpy, weights))
-    median = np.median(ours, axis=0)
-    return FinalComparison(
-        float(median @ np.array(weights)),
-        tuple(ratios),
-        _by_instance(
-            task, ours, theirs if rivals.default is None else np.where(np.isnan(theirs), ours, theirs), by_numpy
-        ),
-        len(turns.seconds),
-        float(np.median(turns.anchors_s)),
-        turns.retaken,
-        turns.disturbed,
-        over_all([*anchors_s, *(each for turn in turns.anchors_s for each in turn)]),
-        turns.blas,
-    )
-
-
-def _by_instance(task: SearchTask, *times: Times) -> dict[str, dict[str, float]]:
-    medians = {name: np.median(each, axis=0) for name, each in zip((OURS, DEFAULT, NUMPY), times, strict=True)}
-    return {
-        str(instance): {name: float(each[at]) for name, each in medians.items() if np.isfinite(each[at])}
-        for at, instance in enumerate(task.instances)
-    }
 
 
 # -- two libraries ----------------------------------------------------------------------------------------------------

@@ -8,23 +8,20 @@ from functools import cached_property
 
 from tuner.library.dispatcher import Dispatcher, Leaf
 from tuner.library.package import LIBRARY, LibraryFiles
-from tuner.measure import BuilderLost, BuildResult, DeviceFailed, Interrupted
-from tuner.measure.timing.turns import LEAST_TURNS
+from tuner.measure import BuilderLost, BuildResult, Interrupted
 from tuner.program.language.workload import JsonObject, WorkloadInstance
 from tuner.records import ErrorKind, MeasureResult, Phase
 from tuner.schedule import default_kernel
 from tuner.schedule.space import MicroKernel
 from tuner.search import finalize
-from tuner.search.budget import COMPARE_S
 from tuner.search.chosen import EXTRA_FINALISTS, Chosen, VerificationFailed
-from tuner.search.comparison import Rivals, final_comparison
 from tuner.search.context import SearchContext
+from tuner.search.final_comparison import compare_at_the_end
 from tuner.search.forecast import SAMPLE_WORK, Forecast
 from tuner.search.observations import latency_table
 from tuner.search.policy import Suggestion
 from tuner.search.summary import SearchSummary, Stage
 from tuner.search.trials import Cancelled, Trials
-from tuner.search.verdict import FinalComparison
 from tuner.search.verification import verified_at
 
 SAFETY_FACTOR = 1.3
@@ -35,8 +32,6 @@ CONTESTED_RATIO = 1.15
 """Kernels of the best set within this ratio of the fastest, by earlier readings, are timed where time is short."""
 OVER_SHARE = 0.05
 """The share of the seconds by which verifying the floor of a library may pass their end."""
-LATE_SHARE = 0.025
-"""The share of the seconds that comparing may take, and at most twice as long, where they are over."""
 VERIFY_ROUNDS = 4
 VERIFY_BATCH = 16
 """Shapes verified between two checks of ``should_stop``, at most."""
@@ -59,6 +54,7 @@ class FinalSet:
 
     def __init__(self, context: SearchContext, trials: Trials, theory: Sequence[MicroKernel]) -> None:
         task = context.task
+        self._context = context
         self._task, self._searched, self._model = task, task.with_least_shape(), context.model
         self._builds, self._runner, self._budget = context.builds, context.tools.runner, context.budget
         self._trials, self._measured = trials, trials.measured
@@ -188,7 +184,7 @@ class FinalSet:
             if not wrong:
                 trials.in_steps(None)
                 trials.explain_end(0.0, is_last=True)
-                comparison = self._compared(dispatcher, files)
+                comparison = compare_at_the_end(self._context, trials, dispatcher, files.files[LIBRARY])
                 summary = replace(
                     trials.summary(Stage.DONE),
                     kernels=len(dispatcher.kernels),
@@ -201,52 +197,6 @@ class FinalSet:
         if all(result.error_kind is ErrorKind.MACHINE for result in wrong):
             raise BuilderLost(f"no library for {self._task.workload} can be built and verified here; {problem}")
         raise VerificationFailed(f"{VERIFY_ROUNDS} sets of kernels for {self._task.workload} were wrong; {problem}")
-
-    def _compared(self, dispatcher: Dispatcher, files: LibraryFiles) -> FinalComparison | None:
-        """The library beside the default and NumPy, in turns on the device; None where that cannot be said, which the
-        log tells. Raises DeviceLost, Cancelled, Finishing."""
-        trials, budget = self._trials, self._budget.budget
-        if budget.trials == 0 or trials.is_finishing:
-            return None
-        limit_s = COMPARE_S
-        if budget.seconds is not None:
-            limit_s = min(COMPARE_S, max(LATE_SHARE * budget.seconds, trials.ends_in_s))
-        trials.report_progress(Stage.COMPARE)
-        try:
-            library = BuildResult(dispatcher.kernels[0], files.files[LIBRARY], 0.0)
-            found = final_comparison(
-                self._task, self._runner, Rivals(library, self._default_builds(dispatcher)), limit_s=limit_s,
-                anchors_s=trials.anchors_s, interrupted=trials.is_stopping,
-            )  # fmt: skip
-            if found is None:
-                trials.log(f"the library is not compared: {limit_s:.3g} s are too short to take {LEAST_TURNS} turns")
-            else:
-                trials.compared(found)
-        except DeviceFailed as error:
-            trials.log(f"the library is not compared with the default and NumPy: {error}")
-            return None
-        except Interrupted:
-            trials.check_stop()
-            raise Cancelled from None
-        return found
-
-    def _default_builds(self, dispatcher: Dispatcher) -> tuple[BuildResult | None, ...] | None:
-        """As ``Rivals`` has them."""
-        kernels = [self._trials.default_at(instance) for instance in self._task.instances]
-        if not self._measured.kernels:
-            # The library is the default: nothing was measured that it could be better by.
-            return (None,) * len(kernels)
-        if any(kernel is None for kernel in kernels):
-            return None
-        pairs = zip(self._task.instances, kernels, strict=True)
-        differing = [kernel for at, kernel in pairs if kernel is not None and kernel != dispatcher.kernel_for(at.shape)]
-        builds = {build.kernel: build for build in self._builds.build(list(dict.fromkeys(differing)))}
-        if any(build.binary is None for build in builds.values()):
-            return None
-        return tuple(
-            builds[kernel] if kernel is not None and kernel != dispatcher.kernel_for(at.shape) else None
-            for at, kernel in zip(self._task.instances, kernels, strict=True)
-        )
 
     def _built_set(self) -> tuple[list[MicroKernel], list[MeasureResult]]:
         """The best set, once there is an object of each of its kernels; a failed trial for each that cannot be built.

@@ -22,11 +22,10 @@ from tuner.search.comparison import (
     FAILED_RATIO,
     MIN_NOISE,
     Contender,
-    Rivals,
     compare,
-    final_comparison,
     ratio_of,
 )
+from tuner.search.final_comparison import Rivals, final_comparison
 from tuner.search.verdict import DEFAULT, NUMPY, Verdict
 
 SPACE = space_of(TASK)
