@@ -37,13 +37,13 @@ import numpy as np  # noqa: E402
 
 import shapewright as sw  # noqa: E402
 from benchmarks.harness.local_service import local_service, say  # noqa: E402
-from tuner.device_speed import SpeedState, over_all  # noqa: E402
+from tuner.device_speed import over_all  # noqa: E402
 from tuner.measure.timing.protocol import Anchor  # noqa: E402
 from tuner.measure.timing.turns import TurnTaking, called  # noqa: E402
 from tuner.program.job.documents import read_yaml  # noqa: E402
 from tuner.program.target import native  # noqa: E402
 from tuner.search.comparison import ratio_of, times_of  # noqa: E402
-from tuner.search.verdict import DEFAULT, REMEDY, Ratio, Verdict  # noqa: E402
+from tuner.search.verdict import DEFAULT, Ratio, Verdict, caution_of  # noqa: E402
 
 JOB = Path(__file__).with_name("bert_dense.yaml")
 JOB_S = 600.0
@@ -247,10 +247,9 @@ def _compare(library: sw.Library, theory: sw.Library) -> Timed:
     everywhere = [1.0] * len(rows)
     names = [DEFAULT if name == THEORY else name for name in rivals]
     ratios = [ratio_of(name, times[0], theirs, everywhere) for name, theirs in zip(names, times[1:], strict=True)]
-    speed = over_all([anchor_s for turn in turns.anchors_s for anchor_s in turn])
-    unsteady = speed is not None and speed.state is not SpeedState.STEADY
-    caution = f"; this machine was {speed}: {REMEDY}" if unsteady else ""
-    return Timed(library, rows, ratios, wrong, numpys_blas(native().hardware.features), caution)
+    caution = caution_of(over_all([anchor_s for turn in turns.anchors_s for anchor_s in turn]))
+    blas = numpys_blas(native().hardware.features)
+    return Timed(library, rows, ratios, wrong, blas, f"; {caution}" if caution else "")
 
 
 def _columns(texts: Any) -> str:

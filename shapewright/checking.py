@@ -36,12 +36,14 @@ MAX_PROBLEMS = 10
 
 @dataclass(frozen=True, slots=True)
 class Against:
-    """How a library does beside another. ``ratio`` above 1: it is faster; ``noise`` is relative."""
+    """How a library does beside another. ``ratio`` above 1: it is faster; ``noise`` is relative. ``caution``: what
+    makes that worth less, such as a noisy machine."""
 
     name: str
     digest: str
     ratio: float
     noise: float
+    caution: str = ""
 
     @property
     def as_ratio(self) -> Ratio:
@@ -58,7 +60,8 @@ class Against:
 
     def __str__(self) -> str:
         """``faster: 1.08x over DIR (1.05x to 1.11x)``; ``equal to DIR (0.98x to 1.03x)``"""
-        return str(self.as_ratio) if self.verdict == Verdict.EQUAL else f"{self.verdict}: {self.as_ratio}"
+        text = str(self.as_ratio) if self.verdict == Verdict.EQUAL else f"{self.verdict}: {self.as_ratio}"
+        return f"{text}; {self.caution}" if self.caution else text
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +158,8 @@ class Checker:
             raise InvalidInput("--against", f"{other_name} {problem}", "give more --seconds, or pull it again")
         if not found.verified:
             return Checked(name, library.digest, shapes, ("it failed while it was timed",))
-        return Checked(name, library.digest, shapes, (), Against(other_name, other.digest, found.ratio, found.noise))
+        against = Against(other_name, other.digest, found.ratio, found.noise, found.caution)
+        return Checked(name, library.digest, shapes, (), against)
 
     def _device(self) -> Runner:
         if self._runner is None:

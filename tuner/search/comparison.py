@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from tuner.device_speed import over_all
 from tuner.errors import ShapewrightError
 from tuner.library.dispatcher import Dispatcher
 from tuner.library.package import LIBRARY
@@ -29,7 +30,7 @@ from tuner.records import ErrorKind, MeasureResult
 from tuner.schedule import is_current
 from tuner.schedule.space import MicroKernel
 from tuner.search.budget import COMPARE_S
-from tuner.search.verdict import Ratio
+from tuner.search.verdict import Ratio, caution_of
 from tuner.storage import Comparison
 
 LEVEL, RESAMPLED = 0.95, 999
@@ -142,7 +143,7 @@ def compare(
     if not differing:
         return Comparison(served.digest, 1.0, 0.0, verified=True)
     try:
-        ratio = _in_turns(task, runner, (new, served), differing, limit_s, interrupted)
+        turns = _in_turns(task, runner, (new, served), differing, limit_s, interrupted)
     except Interrupted:
         return None
     except _Failed as failure:
@@ -150,10 +151,15 @@ def compare(
             return None
         is_new = failure.contender is new
         return Comparison(served.digest, 1.0 if is_new else FAILED_RATIO, 0.0, verified=not is_new)
-    if ratio is None or ratio.low is None or ratio.high is None:
+    if turns is None or len(turns.seconds) < LEAST_TURNS:
         return None
-    noise = max(ratio.ratio / ratio.low, ratio.high / ratio.ratio) - 1
-    return Comparison(served.digest, ratio.ratio, noise, verified=True)
+    shared_s = sum(each.weight * _expected_s(task, new, each) for each in task.instances if each not in differing)
+    weights = [instance.weight for instance in differing]
+    ratio = ratio_of(served.digest, times_of(turns, 0), times_of(turns, 1), weights, shared_s)
+    low, high = ratio.low or ratio.ratio, ratio.high or ratio.ratio
+    noise = max(ratio.ratio / low, high / ratio.ratio) - 1
+    caution = caution_of(over_all([each for turn in turns.anchors_s for each in turn]))
+    return Comparison(served.digest, ratio.ratio, noise, verified=True, caution=caution)
 
 
 def _in_turns(
@@ -163,28 +169,19 @@ def _in_turns(
     differing: Sequence[WorkloadInstance],
     limit_s: float,
     interrupted: Callable[[], bool],
-) -> Ratio | None:
-    """The ratio over all instances of the task; None where there was no time for LEAST_TURNS. Raises _Failed,
-    Interrupted, DeviceLost."""
+) -> Turns | None:
+    """None where the device cannot take turns. Raises _Failed, Interrupted, DeviceLost."""
     for contender in contenders:
         _verified(task, runner, contender, differing[:1], interrupted)
-    new, served = contenders
-    builds = (new.build_at(task, differing[0]), served.build_at(task, differing[0]))
+    builds = tuple(contender.build_at(task, differing[0]) for contender in contenders)
     runs = (0,) * len(differing), (1,) * len(differing)
-    request = TurnsRequest(tuple(differing), builds, runs, False, limit_s)
     try:
-        turns = runner.turns(task, request, interrupted)
+        return runner.turns(task, TurnsRequest(tuple(differing), builds, runs, False, limit_s), interrupted)
     except DeviceFailed:
         # One of them, at an instance that it was not verified at; or the device cannot take turns.
         for contender in contenders:
             _verified(task, runner, contender, differing, interrupted)
         return None
-    if len(turns.seconds) < LEAST_TURNS:
-        return None
-    alike = [instance for instance in task.instances if instance not in differing]
-    shared_s = sum(instance.weight * _expected_s(task, new, instance) for instance in alike)
-    weights = [instance.weight for instance in differing]
-    return ratio_of(served.digest, times_of(turns, 0), times_of(turns, 1), weights, shared_s)
 
 
 def _expected_s(task: SearchTask, library: Contender, instance: WorkloadInstance) -> float:

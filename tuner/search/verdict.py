@@ -92,6 +92,12 @@ class Ratio:
         return Ratio(str(data["over"]), float(data["ratio"]), data.get("low"), data.get("high"))
 
 
+def caution_of(speed: DeviceSpeed | None) -> str:
+    """What to be wary of in figures of a device that was throttled or noisy, and what to do; empty for a steady one."""
+    unsteady = speed is not None and speed.state is not SpeedState.STEADY
+    return f"its device was {speed}: {REMEDY}" if unsteady else ""
+
+
 def told(over: str, ratio: float, noise: float) -> Ratio:
     """A ratio that may be off by ``noise``, relatively."""
     return Ratio(over, ratio, ratio / (1 + noise), ratio * (1 + noise))
@@ -144,8 +150,8 @@ class FinalComparison:
         """What makes its figures worth less than others, with the size of it, and what to do."""
         found = []
         blocks = self.turns * len(self.times_s)
-        if self.device_speed is not None and self.device_speed.state is not SpeedState.STEADY:
-            found.append(f"its device was {self.device_speed}: {REMEDY}")
+        if unsteady := caution_of(self.device_speed):
+            found.append(unsteady)
         elif self.disturbed > DISTURBED_SHARE * blocks:
             found.append(f"{self.disturbed} of {blocks} of its readings in turns were disturbed: {REMEDY}")
         if self.blas is not None and self.blas.hobbled and any(ratio.over == NUMPY for ratio in self.ratios):

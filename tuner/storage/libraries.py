@@ -26,12 +26,14 @@ class Comparison:
 
     ``against`` is the digest of the latter. ``ratio``: its weighted time over the new one's, above 1 the new one is
     faster. ``noise``: how far the ratio may be off, relatively. ``verified``: the new one computed rightly throughout.
+    ``caution``: what makes the ratio worth less, such as a device that was noisy.
     """
 
     against: str
     ratio: float
     noise: float
     verified: bool
+    caution: str = ""
 
     @property
     def wins(self) -> bool:
@@ -46,13 +48,15 @@ class Comparison:
 
     def to_json(self, verdict: Verdict) -> JsonObject:
         facts = {"against": self.against, "ratio": self.ratio, "noise": self.noise, "verified": self.verified}
-        return {**facts, "verdict": verdict.value}
+        caution = {"caution": self.caution} if self.caution else {}
+        return {**facts, **caution, "verdict": verdict.value}
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Comparison:
         """Read what ``to_json`` wrote. A ratio that the database could not hold, NaN, proves nothing."""
         ratio, noise = (math.nan if data[name] is None else float(data[name]) for name in ("ratio", "noise"))
-        return Comparison(str(data["against"]), ratio, noise, bool(data["verified"]))
+        caution = str(data.get("caution") or "")
+        return Comparison(str(data["against"]), ratio, noise, bool(data["verified"]), caution)
 
 
 @dataclass(frozen=True, slots=True)

@@ -130,7 +130,8 @@ class Libraries:
         if result is None:
             self.job.note(f"not compared with {against}: the device could not tell, or not in {limit_s:.3g} s")
         else:
-            self.job.note(str(told(against, result.ratio, result.noise)))
+            caution = f"; {result.caution}" if result.caution else ""
+            self.job.note(f"{told(against, result.ratio, result.noise)}{caution}")
         return result
 
 

@@ -27,6 +27,8 @@ from tuner.search.comparison import (
 )
 from tuner.search.final_comparison import Rivals, final_comparison
 from tuner.search.verdict import DEFAULT, NUMPY, Verdict
+from tuner.storage import Comparison
+from tuner.storage.libraries import Verdict as Standing
 
 SPACE = space_of(TASK)
 A, B = (SPACE.sample(np.random.default_rng(seed)) for seed in (1, 2))
@@ -86,6 +88,18 @@ def test_readings_that_disagree_are_noise() -> None:
     runner.noise = lambda: float(np.exp(0.2 * rng.standard_normal()))
     result = compare(TASK, runner, library(A), library(B, digest="served"))
     assert result is not None and result.noise > 2 * MIN_NOISE and not result.wins
+
+
+def test_a_comparison_on_a_noisy_device_says_so() -> None:
+    rng, runner = np.random.default_rng(0), device()
+    pace = np.exp(0.3 * rng.standard_normal(2000))
+    runner.slowdown = lambda samples: float(pace[samples])
+    result = compare(TASK, runner, library(A), library(B, digest="served"))
+    assert result is not None and ("noisy" in result.caution or "throttled" in result.caution)
+    assert "quiet machine" in result.caution
+    assert Comparison.from_json(result.to_json(Standing.KEPT)) == result
+    steady = compare(TASK, device(), library(A), library(B, digest="served"))
+    assert steady is not None and not steady.caution and "caution" not in steady.to_json(Standing.KEPT)
 
 
 def test_where_both_run_the_same_kernel_nothing_is_timed() -> None:
