@@ -26,7 +26,6 @@ from typing import NoReturn
 
 import numpy.ma
 import numpy.random  # noqa: F401 - sessions may be unable to read them, as another user
-import threadpoolctl  # noqa: F401 - the same
 from tvm.rpc import base
 from tvm.rpc import server as rpc_server
 
@@ -100,6 +99,9 @@ def serve(options: DeviceOptions, ready: Ready, should_stop: Callable[[], bool])
     """Serve sessions, one after another, until ``should_stop``. TVM's server gives up when a session's process
     crashes, so it is started again on the same socket: whoever gives its port up may find it taken. Raises
     InvalidInput, and OSError where it cannot listen."""
+    # Sessions may be unable to read it. Not with the module: it changes the environment that ``main`` looks at.
+    import threadpoolctl  # noqa: F401, PLC0415
+
     options = placed(options)
     if options.cores:
         os.sched_setaffinity(0, options.cores)
