@@ -213,6 +213,46 @@ FAULTS = (
         "torch/test_backend.py",
         "folded",
     ),
+    Fault(
+        "code: a phase of a transposed convolution lacks a tap",
+        "tuner/schedule/**/phases.py",
+        "count = max(-(-(size - least) // hit.step), 0)",
+        "count = max((size - least) // hit.step, 0)",
+        "conv/test_phases.py",
+        "kernels_of_phases",
+    ),
+    Fault(
+        "code: what is added to bytes for their sign is another number",
+        "tuner/schedule/**/atoms.py",
+        '{64: "avx512_vnni"}, _DPBUSD, offset=128)',
+        '{64: "avx512_vnni"}, _DPBUSD, offset=127)',
+        "matmul/test_dtypes.py",
+        "default",
+    ),
+    Fault(
+        "models: the layer of an encoder has the other activation",
+        "shapewright/models/fast_paths.py",
+        "functional.gelu(inner) if use_gelu else functional.relu(inner)",
+        "functional.relu(inner) if use_gelu else functional.gelu(inner)",
+        "torch/test_idioms.py",
+        "fast_path_of_an_encoder_layer",
+    ),
+    Fault(
+        "messages: what a search raises arrives as another error",
+        "worker/remote/messages.py",
+        "return error if is_same else SearchError",
+        "return error if not is_same else SearchError",
+        "contract/test_task_search.py",
+        "messages",
+    ),
+    Fault(
+        "runner: a crash is put down to the machine",
+        "tuner/measure/**/rpc.py",
+        "again.killed > session.killed",
+        "again.killed >= session.killed",
+        "contract/test_runner.py",
+        "culprit and devices",
+    ),
 )
 
 
