@@ -1,7 +1,7 @@
 """Tables from the documents of benchmarks, and those of docs/performance.md.
 
-    python -m benchmarks.report [--check]           # write the page's tables anew; or say which differ
-    python -m benchmarks.report RUN.json ...        # print those of any documents
+    python -m docs.tools.performance [--check]           # write the page's tables anew; or say which differ
+    python -m docs.tools.performance RUN.json ...        # print those of any documents
 
 A block of the page between ``<!-- measured FILE -->`` and ``<!-- end -->`` is made of that file of docs/measurements;
 ``<!-- summary -->`` begins the table of all files that the page shows; README.md has the same one.

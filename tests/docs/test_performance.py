@@ -7,13 +7,14 @@ import re
 import pytest
 
 from benchmarks.harness.results import read
-from benchmarks.report import (
+from docs.tools.performance import (
     BLOCK,
     MEASUREMENTS,
     PAGE,
     README,
     conditions,
     kind_of,
+    main,
     page_with_tables,
     readme_with_table,
     times,
@@ -28,7 +29,8 @@ FIGURE = re.compile(r"\d[\d.,]*\s?(?:x|us|ms|ns|GFLOP/s|GB/s|requests/s|records/
 
 
 def test_the_tables_of_the_page_are_those_of_the_files() -> None:
-    assert page_with_tables(TEXT) == TEXT, "python -m benchmarks.report writes them anew"
+    assert page_with_tables(TEXT) == TEXT, "python -m docs.tools.performance writes them anew"
+    assert main(["--check"]) == 0
 
 
 def test_the_readme_has_the_summary_of_the_page_and_no_other_figures() -> None:
