@@ -71,14 +71,14 @@ def main() -> int:
 def _one(benchmark: Benchmark, options: argparse.Namespace, folder: Path) -> Report:
     report, budget = Report(), {"trials": options.trials, "seconds": options.seconds}
     tuned, libraries = tuned_library(benchmark, budget, options.seed, folder, report), {OURS: folder / OURS}
-    timed = [name for name in options.against if name != ORACLE]
-    for name in timed:
+    timed = []
+    for name in (name for name in options.against if name != ORACLE):
         try:
             if (library := _prepared(name, benchmark, tuned, options, folder / name, report)) is not None:
                 libraries[name] = library
+            timed.append(name)
         except DoesNotApply as reason:
             report.skipped[f"{benchmark.name}/{name}"] = str(reason)
-    timed = [name for name in timed if f"{benchmark.name}/{name}" not in report.skipped]
     report.rows = timed_rows(benchmark, timed, libraries, report.skipped)
     if ORACLE in options.against:
         _add_oracle(report.rows, tuned, libraries[OURS], options)

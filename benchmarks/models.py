@@ -45,6 +45,7 @@ TUNED = 8
 TOLERANCE = 1e-3
 """The tolerance of outputs, absolute and relative to the largest element."""
 SAMPLE_S, BUDGET_S = 0.05, 6.0
+_built = cache(build)
 ANSWER_S = 3600.0
 """The longest that a compilation or a sample may take."""
 
@@ -199,11 +200,6 @@ def _flops(model: str, batch: int, length: int) -> int:
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         _built(model)(*MODELS[model].inputs(batch, length))
     return int(counter.get_total_flops())
-
-
-@cache
-def _built(model: str) -> Any:
-    return build(model)
 
 
 def compared(times: Mapping[str, float]) -> Row:

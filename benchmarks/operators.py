@@ -52,7 +52,13 @@ def main() -> int:
             for name in names_of(options.op or ["default"])
             for benchmark in benchmarks_of(name, native(), options.threads, options.shapes)[: options.sizes]
         ]
-        document = _document(options)
+        protocol = {
+            "threads": options.threads, "target": native().fingerprint, "l2_bytes": native().hardware.l2_bytes,
+            "search": {"trials": options.trials, "seconds": options.seconds}, "against": options.against,
+            "shapes": list(options.shapes) if options.shapes else None,
+            "metaschedule_trials": options.metaschedule_trials, "timing": TIMING,
+        }  # fmt: skip
+        document = Document(options.json, protocol, over_seeds, options.resume)
     except InvalidInput as error:
         print(error, file=sys.stderr)
         return 2
@@ -74,16 +80,6 @@ def contenders_of(against: Sequence[str]) -> list[str]:
         if name not in AGAINST:
             raise InvalidInput("against", f"{name!r} is no rival", f"any of: {', '.join(AGAINST)}")
     return [contender for name in against for contender in AGAINST[name]]
-
-
-def _document(options: argparse.Namespace) -> Document:
-    protocol = {
-        "threads": options.threads, "target": native().fingerprint, "l2_bytes": native().hardware.l2_bytes,
-        "search": {"trials": options.trials, "seconds": options.seconds}, "against": options.against,
-        "shapes": list(options.shapes) if options.shapes else None, "metaschedule_trials": options.metaschedule_trials,
-        "timing": TIMING,
-    }  # fmt: skip
-    return Document(options.json, protocol, over_seeds, options.resume)
 
 
 def _one(benchmark: Benchmark, seed: int, contenders: Sequence[str], options: argparse.Namespace) -> Report:

@@ -150,13 +150,17 @@ def benchmarks_of(name: str, target: Target, threads: int, timed: Sequence[int] 
     tuned, variable = tuple(values["tune"]), ShapeVar("T", range(1, values["tune"][-1] + 1))
     chosen = [value for value in timed or () if value <= tuned[-1]] or values["test"]
     sizes = told.get("layers") or {_label(name, each, told["sizes"]): each for each in told["sizes"]}
-    result = []
-    for label, each in sizes.items():
-        if name in (operator, label):
-            workload = _workload(told, each)
-            task = SearchTask(workload, shape_vars=(variable,), instances=tuned, target=target, threads=threads)
-            result.append(Benchmark(label, task, tuple({"T": value} for value in chosen), operator))
-    return result
+
+    def task(size: Mapping[str, Any]) -> SearchTask:
+        own = {"sizes", "layers", "values", "chain", "chain_axes"} | ({"op"} if "program" in told else set())
+        data = {field: value for field, value in told.items() if field not in own}
+        workload = workload_from_json({**data, "extents" if "program" in told else "args": size})
+        return SearchTask(workload, shape_vars=(variable,), instances=tuned, target=target, threads=threads)
+
+    shapes = tuple({"T": value} for value in chosen)
+    return [
+        Benchmark(label, task(each), shapes, operator) for label, each in sizes.items() if name in (operator, label)
+    ]
 
 
 def parts_of(benchmark: Benchmark) -> dict[str, Benchmark]:
@@ -177,12 +181,6 @@ def parts_of(benchmark: Benchmark) -> dict[str, Benchmark]:
         )  # fmt: skip
         result[part] = Benchmark(f"{benchmark.name}: {part}", its, benchmark.test, benchmark.operator)
     return result
-
-
-def _workload(told: Mapping[str, Any], sizes: Mapping[str, Any]) -> Workload:
-    own = {"sizes", "layers", "values", "chain", "chain_axes"} | ({"op"} if "program" in told else set())
-    data = {field: value for field, value in told.items() if field not in own}
-    return workload_from_json({**data, "extents" if "program" in told else "args": sizes})
 
 
 def _label(name: str, sizes: Mapping[str, Any], among: Sequence[Mapping[str, Any]]) -> str:

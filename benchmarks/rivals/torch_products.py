@@ -5,6 +5,7 @@ oneDNN fuses them. Those for matrix products take what our contraction rule take
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -86,8 +87,7 @@ def linear(workload: Workload) -> Prepared:
 
     def call(inputs: Sequence[Array]) -> Call:
         x, weight = operands(inputs)
-        weight = weight.T
-        return lambda: torch.nn.functional.linear(x, weight)
+        return partial(torch.nn.functional.linear, x, weight.T)
 
     return call
 
@@ -100,9 +100,8 @@ def mkl(workload: Workload) -> Prepared:
 
     def call(inputs: Sequence[Array]) -> Call:
         x, weight = operands(inputs)
-        rows, weight = x.shape[0], weight.T
-        packed = torch.ops.mkl._mkl_reorder_linear_weight(weight, rows)
-        return lambda: torch.ops.mkl._mkl_linear(x, packed, weight, None, rows)
+        packed = torch.ops.mkl._mkl_reorder_linear_weight(weight.T, len(x))
+        return partial(torch.ops.mkl._mkl_linear, x, packed, weight.T, None, len(x))
 
     return call
 
@@ -113,10 +112,9 @@ def onednn(workload: Workload) -> Prepared:
 
     def call(inputs: Sequence[Array]) -> Call:
         x, weight = operands(inputs)
-        weight = weight.T
-        if roles.right.is_packed_ahead:
-            weight = torch.ops.mkldnn._reorder_linear_weight(weight, x.shape[0])
-        return lambda: torch.ops.mkldnn._linear_pointwise(x, weight, None, "none", [], "")
+        pack = torch.ops.mkldnn._reorder_linear_weight
+        packed = pack(weight.T, len(x)) if roles.right.is_packed_ahead else weight.T
+        return partial(torch.ops.mkldnn._linear_pointwise, x, packed, None, "none", [], "")
 
     return call
 

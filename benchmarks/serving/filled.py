@@ -6,6 +6,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -90,8 +91,8 @@ class NotEmpty(Exception):
 def load(url: str, scale: Scale) -> Loaded:
     """Fill an empty database; one that was filled at this scale is taken as it is. Raises NotEmpty."""
     upgrade(url)
-    storage, draw = open_storage(url), random.Random(0)
-    try:
+    draw = random.Random(0)
+    with closing(open_storage(url)) as storage:
         before = storage.find_jobs(JobQuery(text=LARGE)).items
         if before and before[0].name != scale.name:
             raise NotEmpty(f"the database was filled at another scale, {before[0].name}; give an empty one")
@@ -107,8 +108,6 @@ def load(url: str, scale: Scale) -> Loaded:
         (task,) = storage.search_tasks(job.id)
         pairs = [(spec.tasks[0].workload.key, spec.tasks[0].known_target.fingerprint) for spec in specs]
         return Loaded(scale, tuple(pairs), (task.workload_key, task.target_fingerprint), job.id)
-    finally:
-        storage.close()
 
 
 # -- jobs -------------------------------------------------------------------------------------------------------------
@@ -214,11 +213,9 @@ def _dispatcher(task: SearchTask) -> Dispatcher:
 # -- writers, in processes of their own -------------------------------------------------------------------------------
 def waiting_jobs(url: str, device: str, count: int) -> list[str]:
     """New jobs for a device, which nobody runs by themselves: their event streams stay open and say nothing."""
-    storage = open_storage(url)
     spec = parse_job(dense_job(4096, 64, device=device))
-    result = [storage.create_job(spec)[0].id for _ in range(count)]
-    storage.close()
-    return result
+    with closing(open_storage(url)) as storage:
+        return [storage.create_job(spec)[0].id for _ in range(count)]
 
 
 def insert_records(url: str, name: str, seconds: float) -> dict[str, Any]:
