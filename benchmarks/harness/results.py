@@ -61,11 +61,9 @@ def machine() -> dict[str, Any]:
 def _commit() -> str | None:
     """The commit that runs, with ``+`` where files differ from it; None outside of a repository."""
     line = ["git", "-C", str(ROOT), "describe", "--always", "--exclude=*", "--abbrev=12", "--dirty=+"]
-    try:
-        done = subprocess.run(line, capture_output=True, text=True, timeout=30, check=False)
-    except FileNotFoundError:
-        return None
-    return done.stdout.strip() or None
+    with suppress(FileNotFoundError):
+        return subprocess.run(line, capture_output=True, text=True, timeout=30, check=False).stdout.strip() or None
+    return None
 
 
 # -- the file ---------------------------------------------------------------------------------------------------------
@@ -147,11 +145,9 @@ class Document:
     def add(self, workload: str, seed: int, report: Report) -> None:
         for item in (*report.rows, *report.tuning):
             item["seed"] = seed
-        ours = self._report
-        ours.rows += report.rows
-        ours.tuning += report.tuning
-        ours.rival_tuning += report.rival_tuning
-        ours.skipped |= report.skipped
+        for name in ("rows", "tuning", "rival_tuning"):
+            getattr(self._report, name).extend(getattr(report, name))
+        self._report.skipped |= report.skipped
         self._done.append((workload, seed))
         write(self._path, self._to_json())
 

@@ -67,23 +67,22 @@ def of_transformers(model: str, config: Mapping[str, Any], *names: str, part: st
 def of_torchvision(name: str) -> nn.Module:
     import torchvision  # noqa: PLC0415
 
-    made: nn.Module = getattr(torchvision.models, name)(weights=None)
-    return made
+    return getattr(torchvision.models, name)(weights=None)
 
 
 def _made(told: Mapping[str, Any], name: str) -> nn.Module:
-    package = told["from"]
-    if package == "torch":
-        layer = nn.TransformerEncoderLayer(WIDTH, 4, 512, batch_first=True)
-        return nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
-    if package == "torchvision":
-        return of_torchvision(name.split()[1])
-    if package == "timm":
-        import timm  # noqa: PLC0415
+    match told["from"]:
+        case "torch":
+            layer = nn.TransformerEncoderLayer(WIDTH, 4, 512, batch_first=True)
+            return nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        case "torchvision":
+            return of_torchvision(name.split()[1])
+        case "timm":
+            import timm  # noqa: PLC0415
 
-        made: nn.Module = timm.create_model(name.split()[1], pretrained=False)
-        return made
-    return of_transformers(package, told["config"], *INPUTS[told["inputs"]][0], part=told.get("part", ""))
+            return timm.create_model(name.split()[1], pretrained=False)
+        case model:
+            return of_transformers(model, told["config"], *INPUTS[told["inputs"]][0], part=told.get("part", ""))
 
 
 # -- inputs ---------------------------------------------------------------------------------------------------------

@@ -68,21 +68,22 @@ def row_of(name: str, verify: bool) -> Row:
     """One architecture. What a frontend refuses is reported in its place."""
     ways: dict[str, Row] = {}
     found: dict[str, Lifting] = {}
-    for way, lifted in (("export", _exported), ("dynamo", _compiled), ("onnx", _onnx)):
-        try:
-            with warnings.catch_warnings(), torch.no_grad():
-                warnings.simplefilter("ignore")
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        for way, lifted in (("export", _exported), ("dynamo", _compiled), ("onnx", _onnx)):
+            try:
                 ways[way], found[way] = lifted(name)
-        except Exception as error:  # whatever an exporter has to say
-            ways[way] = _error(error)
-    verified = _told_by(lambda: _verified(name)) if verify and "export" in found else None
+            except Exception as error:  # whatever an exporter has to say
+                ways[way] = _error(error)
+        verified = _told_by(lambda: _verified(name)) if verify and "export" in found else None
+        generates = _generates(name) if verify else None
     keys = {way: {op.workload.key: str(op.workload) for op in lifting.ops} for way, lifting in found.items()}
     return {
         "architecture": name,
         "ways": ways,
         "differ": {way: _differ(keys["export"], own) for way, own in keys.items() if "export" in keys},
         "verified": verified,
-        "generates": _generates(name) if verify else None,
+        "generates": generates,
     }
 
 
@@ -99,9 +100,7 @@ def _generates(name: str) -> Row | None:
 def _told_by(verify: Callable[[], Row]) -> Row:
     """What a comparison says: one architecture must not cost the others."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return verify()
+        return verify()
     except Exception as error:  # whatever a model has to say
         return {**_error(error), "share": None, "right": False}
 
@@ -192,8 +191,7 @@ def _verified(name: str) -> Row:
     from benchmarks.nets.generation import compiled, write_libraries  # noqa: PLC0415 - TVM
 
     model, inputs = build(name), ARCHITECTURES[name].inputs
-    with tempfile.TemporaryDirectory() as folder, torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with tempfile.TemporaryDirectory() as folder:
         symbols = torch_model.from_program(program := _program(name)).graph.symbols
         tasks = sw.extract(program, shape_vars={each: range(1, max(LARGEST.values()) + 1) for each in sorted(symbols)})
         write_libraries(tasks, Path(folder))

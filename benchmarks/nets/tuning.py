@@ -29,6 +29,7 @@ RECORD = "tuning.json"
 """The file beside the libraries of a model that says what tuning them took."""
 CLOSE = 0.99
 """Two measurements of one library differ by about as much."""
+SPENT = ("trials", "seconds")
 BEFORE_DEFAULT = (Stage.PLAN, Stage.KNOWN, Stage.THEORY)
 """Stages in which the default has not been measured at every instance."""
 
@@ -83,14 +84,9 @@ def saved(curve: Sequence[Point], cold: Mapping[str, Any]) -> dict[str, Any]:
 
     Null: it never did.
     """
-    reached = next((point for point in curve if point.gain >= CLOSE * cold["gain"]), None)
-    if reached is None:
-        return {"reached": None, "share_of_trials": None, "share_of_seconds": None}
-    return {
-        "reached": asdict(reached),
-        "share_of_trials": reached.trials / cold["trials"] if cold["trials"] else None,
-        "share_of_seconds": reached.seconds / cold["seconds"] if cold["seconds"] else None,
-    }
+    reached = next((asdict(point) for point in curve if point.gain >= CLOSE * cold["gain"]), None)
+    shares = {f"share_of_{each}": reached[each] / cold[each] if reached and cold[each] else None for each in SPENT}
+    return {"reached": reached, **shares}
 
 
 def curve_of(events: Iterable[JsonObject], counts: Sequence[int]) -> list[Point]:
@@ -113,15 +109,13 @@ def curve_of(events: Iterable[JsonObject], counts: Sequence[int]) -> list[Point]
 
 def _gain(tasks: Mapping[int, SearchSummary], counts: Sequence[int]) -> float | None:
     """The default's time over that of the best kernels so far; None before both are known of every workload."""
-    ours_s = default_s = 0.0
-    for position, count in enumerate(counts):
-        summary = tasks.get(position)
-        if summary is None or summary.phase in BEFORE_DEFAULT or not summary.objective_s:
-            return None
-        if not summary.default_objective_s:
-            return None
-        ours_s += count * summary.objective_s
-        default_s += count * summary.default_objective_s
+    known = [(count, tasks.get(position)) for position, count in enumerate(counts)]
+    if any(each is None or each.phase in BEFORE_DEFAULT for _, each in known):
+        return None
+    pairs = [(count, each.objective_s, each.default_objective_s) for count, each in known if each is not None]
+    if not all(ours_s and default_s for _, ours_s, default_s in pairs):
+        return None
+    ours_s, default_s = (sum(pair[0] * (pair[at] or 0.0) for pair in pairs) for at in (1, 2))
     return default_s / ours_s
 
 
