@@ -31,6 +31,8 @@ GIB = 1 << 30
 DISK_LEAST, DISK_TIGHT = 1 * GIB, 5 * GIB
 """Free bytes below which records cannot be written for long, and below which a warning is due."""
 MEMORY_TIGHT = 1 * GIB
+LEAST_SHARE = 0.9
+"""The share of the time that a process has to have a core for, to count as undisturbed."""
 WORK = bytes(1 << 20)
 """The fixed piece of work: its checksum, a fraction of a millisecond of one core."""
 EXTRAS = {
@@ -145,19 +147,23 @@ def memory() -> Finding:
 def noise(seconds: float) -> Finding:
     """How much a fixed piece of work varies in so many seconds."""
     readings: list[float] = []
-    until = time.perf_counter() + seconds
+    started, used = time.perf_counter(), time.process_time()
+    until = started + seconds
     while (began := time.perf_counter()) < until or len(readings) < 24:
         zlib.crc32(WORK)
         readings.append(time.perf_counter() - began)
+    share = min(1.0, (time.process_time() - used) / (time.perf_counter() - started))
     speed, load, cores = assess(readings), os.getloadavg()[0], len(os.sched_getaffinity(0))
     within = f" (half of its readings within {100 * speed.spread:.0f} %)" if speed is not None else ""
     on = f"{cores} core{'s' * (cores != 1)}"
-    says = f"{speed or 'not measured'}{within}; load {load:.1f} on {on}, measured for {seconds:g} s"
+    says = (
+        f"{speed or 'not measured'}{within}, on its core {100 * share:.0f} % of {seconds:g} s; load {load:.1f} on {on}"
+    )
     allowed = _quota()
     if allowed is not None and allowed < cores:
         remedy = "raise the container's CPU limit: what is measured is paused whenever it is used up"
         return Finding("noise", State.WARNING, f"{says}; a quota of {allowed:g} CPUs", remedy)
-    if (speed is not None and speed.state is not SpeedState.STEADY) or load > cores:
+    if (speed is not None and speed.state is not SpeedState.STEADY) or share < LEAST_SHARE or load > cores:
         remedy = "end other work while you tune, or compare results with `check --against`, which times in turns"
         return Finding("noise", State.WARNING, says, remedy)
     return Finding("noise", State.OK, says)

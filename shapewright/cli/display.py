@@ -104,8 +104,11 @@ class JobView:
         searching = self.state == "RUNNING" and self.summary.phase not in PAST_SEARCH
         return self.summary.remaining_s if searching else None
 
-    def line(self) -> str:
-        """``RUNNING searching  32/256 trials  1.42x over the default (best so far in the search)  2 min 10 s left``"""
+    def line(self, told: str = "") -> str:
+        """``RUNNING searching  32/256 trials  1.42x over the default (best so far in the search)  2 min 10 s left``
+
+        A message that was ``told`` before is left out.
+        """
         parts = [self.state + (f" {self.summary.activity}" if self.begun and self.state == "RUNNING" else "")]
         if self.current:
             parts.append(f"search task {self.current + 1}")
@@ -114,7 +117,8 @@ class JobView:
             parts.append(str(self.task.summary.outcome if self.task.summary else ""))
         if self.left_s is not None:
             parts.append(f"{format_duration(self.left_s, whole=True)} left")
-        return "  ".join(text for text in (*parts, self.error, self.message) if text)
+        message = self.message if self.message != told else ""
+        return "  ".join(text for text in (*parts, self.error, message) if text)
 
     def rows(self) -> list[tuple[str, ...]]:
         """A line of OUTCOME_COLUMNS for each of several workloads, and one for their total."""
@@ -153,7 +157,10 @@ class Display(Protocol):
 
 
 class PlainDisplay:
-    """One line for each change of state or phase, and in between one every few seconds if it says something new."""
+    """One line for each change of state or phase, and in between one every few seconds if it says something new.
+
+    A message stands on one line alone.
+    """
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream = stream
@@ -161,14 +168,16 @@ class PlainDisplay:
         self._shown: tuple[object, ...] = ()
         self._last_s = float("-inf")
         self._line = ""
+        self._told = ""
 
     def show(self, view: JobView) -> None:
         what = (view.state, view.current, view.summary.phase, view.libraries, view.message)
-        line = clean(f"{view.job_id}  {view.line()}").replace("\n", " ")
+        line = view.line()
         if line != self._line and (what != self._shown or self._clock() - self._last_s >= PLAIN_EVERY_S):
             with suppress(OSError):
-                print(line, file=self._stream, flush=True)
-            self._shown, self._last_s, self._line = what, self._clock(), line
+                text = clean(f"{view.job_id}  {view.line(self._told)}").replace("\n", " ")
+                print(text, file=self._stream, flush=True)
+            self._shown, self._last_s, self._line, self._told = what, self._clock(), line, view.message
 
     def __enter__(self) -> Self:
         return self

@@ -127,6 +127,22 @@ def test_plain_lines_come_at_changes_and_otherwise_seldom() -> None:
     assert "verifying" in stream.getvalue().splitlines()[-1]
 
 
+def test_a_message_stands_on_one_line_alone() -> None:
+    now = 0.0
+    stream = io.StringIO()
+    display = PlainDisplay(stream, clock=lambda: now)
+    result = view()
+    for message in ("calibrating device a", "calibrating device a", "device a is calibrated"):
+        now += 5.0
+        result.apply("log", {"message": message})
+        result.apply("progress", PROGRESS | {"trials": int(now)})
+        display.show(result)
+    lines = stream.getvalue().splitlines()
+    assert len(lines) == 3
+    assert ["calibrating" in line for line in lines] == [True, False, False]
+    assert lines[2].endswith("device a is calibrated")
+
+
 def test_nothing_new_is_no_line() -> None:
     now = 0.0
     stream = io.StringIO()

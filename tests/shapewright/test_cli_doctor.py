@@ -7,6 +7,7 @@ import shutil
 import socket
 import sqlite3
 import sys
+import time
 from collections import namedtuple
 from pathlib import Path
 
@@ -98,6 +99,10 @@ def test_noise_and_limits_are_warnings(monkeypatch: pytest.MonkeyPatch, tmp_path
     quota.write_text("max 100000\n")
     monkeypatch.setattr(os, "getloadavg", lambda: (99.0, 0.0, 0.0))
     assert doctor.noise(0.01).state is State.WARNING
+    monkeypatch.setattr(os, "getloadavg", lambda: (0.0, 0.0, 0.0))
+    monkeypatch.setattr(time, "process_time", lambda: 0.0)
+    finding = doctor.noise(0.01)
+    assert (finding.state, "on its core 0 % of 0.01 s" in finding.says) == (State.WARNING, True)
 
 
 def test_a_hobbled_blas_is_told_with_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
