@@ -19,7 +19,7 @@ from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from shapewright import defaults
+from shapewright import defaults, extras
 from shapewright.client import Client
 from shapewright.errors import NotAllowed, ServiceError, ServiceUnreachable
 from tuner import __version__
@@ -35,12 +35,8 @@ LEAST_SHARE = 0.9
 """The share of the time that a process has to have a core for, to count as undisturbed."""
 WORK = bytes(1 << 20)
 """The fixed piece of work: its checksum, a fraction of a millisecond of one core."""
-EXTRAS = {
-    "tune": ("apache-tvm", "xgboost-cpu", "sqlalchemy"),
-    "server": ("fastapi", "uvicorn", "ray"),
-    "models": ("torch", "onnx"),
-}
-"""Packages by the extra that brings them."""
+PACKAGES = ("apache-tvm", "numpy", "sqlalchemy", "fastapi", "ray", "torch", "onnx")
+"""Packages whose versions decide most."""
 QUOTA = Path("/sys/fs/cgroup/cpu.max")
 GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
 
@@ -91,22 +87,28 @@ class Doctor:
             try:
                 yield look()
             except ModuleNotFoundError as error:
-                says = f"{error.name} is not installed, so this is not known"
-                yield Finding(name, State.WARNING, says, "pip install 'shapewright[server]'")
+                yield _not_known(name, error)
             except (OSError, ShapewrightError) as error:
                 yield Finding(name, State.PROBLEM, str(error), "see what it says")
 
 
+def _not_known(name: str, error: ModuleNotFoundError) -> Finding:
+    """What a look is that needs an extra: nothing is wrong with a client that has no database."""
+    missing = extras.of_error(error)
+    if missing is None:
+        raise error
+    says, _, remedy = str(missing).partition(": ")
+    return Finding(name, State.WARNING, f"not known: {says}", remedy)
+
+
 # -- the machine ------------------------------------------------------------------------------------------------------
 def versions() -> Finding:
-    """Python, this package, and what its extras bring."""
-    there = {each: found for names in EXTRAS.values() for each in names if (found := _version_of(each))}
-    lacking = [extra for extra, names in EXTRAS.items() if not set(names) <= set(there)]
-    listed = ", ".join(f"{name} {number}" for name, number in there.items())
-    says = f"shapewright {__version__}, Python {platform.python_version()}; {listed or 'none of the extras'}"
-    if lacking:
-        says += f"; not installed: {', '.join(f'shapewright[{extra}]' for extra in lacking)}"
-    return Finding("versions", State.OK, says)
+    """Python, this package, what decides most of the rest, and the extras that are not installed."""
+    there = {each: found for each in PACKAGES if (found := _version_of(each))}
+    lacking = [extra for extra in extras.EXTRAS if not extras.is_installed(extra)]
+    says = [f"shapewright {__version__}", f"Python {platform.python_version()}", *map(" ".join, there.items())]
+    without = f"; without {', '.join(f'shapewright[{extra}]' for extra in lacking)}" if lacking else ""
+    return Finding("versions", State.OK, ", ".join(says) + without)
 
 
 def _version_of(name: str) -> str | None:
@@ -196,7 +198,7 @@ def compiler() -> Finding:
     """The linker that libraries are built with, which `pull --format c` needs, too."""
     found = next((path for name in ("cc", "gcc", "clang") if (path := shutil.which(name))), None)
     if found is None:
-        state = State.PROBLEM if _version_of("apache-tvm") else State.WARNING
+        state = State.PROBLEM if extras.is_installed("tune") else State.WARNING
         return Finding("compiler", state, "there is no C compiler", "install gcc: libraries are linked by it")
     return Finding("compiler", State.OK, found)
 

@@ -53,6 +53,11 @@ def of_error(error: ModuleNotFoundError) -> MissingExtra | None:
     return None if extra is None else MissingExtra(extra, f"this needs {module}, which is not installed")
 
 
+def is_installed(extra: str) -> bool:
+    """Whether all modules of an extra are there; none is imported."""
+    return all(find_spec(module) is not None for module in EXTRAS[extra])
+
+
 def require(extra: str) -> None:
     """Raise MissingExtra where a module of an extra is missing, before a command begins with those that are there."""
     for module in EXTRAS[extra]:

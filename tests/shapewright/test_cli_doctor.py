@@ -121,7 +121,8 @@ def test_a_look_that_needs_what_is_not_installed_says_so(
     monkeypatch.setitem(sys.modules, "threadpoolctl", None)
     finding = found(shapewright("doctor", *QUICK, "--json"))["blas"]
     assert finding["state"] == State.WARNING
-    assert "threadpoolctl is not installed" in finding["says"]
+    assert "this needs threadpoolctl, which is not installed" in finding["says"]
+    assert finding["remedy"].startswith("pip install 'shapewright[tune]'")
 
 
 @pytest.mark.parametrize(("mode", "state"), [(0o700, State.OK), (0o755, State.WARNING)])
