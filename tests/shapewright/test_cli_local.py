@@ -179,6 +179,23 @@ def test_the_list_of_commands_tells_each_whole(
     assert "..." not in shapewright(*group, "--help").out.partition("Commands:")[2]
 
 
+@pytest.mark.parametrize(
+    ("line", "meant"),
+    [
+        (("job",), "jobs"),
+        (("keys", "creat", "x"), "create"),
+        (("jobs", "--limt", "3"), "--limit"),
+        (("trails",), "trials"),
+    ],
+)
+def test_a_command_and_an_option_that_are_nearly_right_are_suggested(
+    shapewright: Shapewright, line: tuple[str, ...], meant: str
+) -> None:
+    ran = shapewright(*line)
+    assert ran.code == 2
+    assert f"Did you mean '{meant}'?" in ran.err
+
+
 def test_looking_at_keys_makes_no_database(shapewright: Shapewright, tmp_path: Path) -> None:
     for line in (["list"], ["create", "ci"], ["revoke", "k1"]):
         ran = shapewright("keys", *line, "--data-dir", tmp_path / "none", "--json")
