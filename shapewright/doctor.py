@@ -31,6 +31,8 @@ GIB = 1 << 30
 DISK_LEAST, DISK_TIGHT = 1 * GIB, 5 * GIB
 """Free bytes below which records cannot be written for long, and below which a warning is due."""
 MEMORY_TIGHT = 1 * GIB
+ANSWER_S = 3.0
+"""How long what listens at a port may take to say that it is a service."""
 LEAST_SHARE = 0.9
 """The share of the time that a process has to have a core for, to count as undisturbed."""
 WORK = bytes(1 << 20)
@@ -296,6 +298,6 @@ def _is_service(port: int) -> bool:
     import httpx  # noqa: PLC0415 - for this look alone
 
     with suppress(httpx.HTTPError):
-        answer = httpx.get(f"http://127.0.0.1:{port}/healthz", timeout=3.0, trust_env=False)
+        answer = httpx.get(f"http://127.0.0.1:{port}/healthz", timeout=ANSWER_S, trust_env=False)
         return answer.status_code == 200 and "x-request-id" in answer.headers
     return False

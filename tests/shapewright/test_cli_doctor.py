@@ -59,6 +59,7 @@ def test_what_is_wrong_is_said_with_its_remedy_and_the_code_is_1(
 ) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(10, 10, 10))
     monkeypatch.setattr(shutil, "which", lambda _: None)
+    monkeypatch.setattr(doctor, "ANSWER_S", 0.1)
     with sqlite3.connect(bed.data_dir / "tuning.db") as database:
         database.execute("UPDATE alembic_version SET version_num = '0001'")
     with socket.create_server(("127.0.0.1", 0)) as taken:
