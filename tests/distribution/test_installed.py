@@ -8,8 +8,10 @@ import shutil
 import signal
 import subprocess
 import sys
+import tarfile
 import time
 import tomllib
+import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -163,6 +165,22 @@ def megabytes_beside_numpy(client: Installed) -> float:
         if each.is_file() and each.suffix != ".pyc" and not each.relative_to(client.site).parts[0].startswith(left_out)
     )
     return sum(each.stat().st_size for each in files) / 1e6
+
+
+def test_a_source_distribution_makes_the_same_wheel(wheel: Path, tmp_path: Path) -> None:
+    build = "import sys; sys.path.insert(0, 'distribution'); import one_package; one_package.build_{}(sys.argv[1])"
+    made = tmp_path / "made"
+    made.mkdir()
+    subprocess.run([sys.executable, "-c", build.format("sdist"), made], cwd=ROOT, check=True, timeout=300)
+    (archive,) = made.glob("*.tar.gz")
+    with tarfile.open(archive) as files:
+        files.extractall(tmp_path, filter="data")
+    source = tmp_path / archive.name.removesuffix(".tar.gz")
+    assert not (source / "tests").exists()
+    subprocess.run([sys.executable, "-c", build.format("wheel"), made], cwd=source, check=True, timeout=300)
+    (again,) = made.glob("*.whl")
+    with zipfile.ZipFile(wheel) as one, zipfile.ZipFile(again) as other:
+        assert sorted(one.namelist()) == sorted(other.namelist())
 
 
 def test_the_image_is_built_and_starts() -> None:
