@@ -72,9 +72,10 @@ def chosen(storage: ClientStorage, job: Job, row: SearchTaskRow) -> list[ChosenK
         return []
     dispatch: dict[str, Any] = dict(artifact.dispatch)
     served = [line["kernel"] for line in dispatch["table"]]
+    safe = dispatch["safe_kernel"]
     return [
-        ChosenKernel(kernel["id"], kernel["name"], served.count(index), index == dispatch["safe_kernel"])
-        for index, kernel in enumerate(dispatch["kernels"])
+        ChosenKernel(each["id"], MicroKernel.from_json(each["kernel"]).shown, served.count(index), index == safe)
+        for index, each in enumerate(dispatch["kernels"])
     ]
 
 

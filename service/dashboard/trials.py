@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, Any
 from urllib.parse import urlencode
@@ -16,7 +17,7 @@ from service.dependencies import StorageDep, TaskQuery
 from service.jobs.service import find_task
 from service.trials.endpoints import FilterDep
 from tuner.figures.axes import meanings_of
-from tuner.storage.trials import FAILED, SUCCEEDED, TrialFacet, TrialOrder, TrialQuery
+from tuner.storage.trials import FAILED, SUCCEEDED, TrialFacet, TrialLine, TrialOrder, TrialQuery
 
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse, dependencies=[READ])
 
@@ -25,7 +26,7 @@ HEADS = (
     (TrialOrder.STORED, "Trial", ""),
     (None, "Instance", ""),
     (TrialOrder.KERNEL, "Kernel", ""),
-    (None, "Choices", ""),
+    (None, "Choices in which these differ", ""),
     (TrialOrder.LATENCY, "Measured", "number"),
     (TrialOrder.PREDICTED, "Predicted", "number"),
     (None, "Error", ""),
@@ -50,13 +51,22 @@ def trials_page(
 ) -> HTMLResponse:
     job, rows, row = find_task(storage, job_id, task)
     query = replace(wanted, order=order, descending=descending, cursor=cursor, limit=PAGE)
-    facets = storage.trial_facets(row.id)
+    facets, table = storage.trial_facets(row.id), storage.find_trials(row.id, query)
     return TEMPLATES.page(
         request, "trials.html", job=job, rows=rows, row=row, query=query, heads=HEADS,
-        table=storage.find_trials(row.id, query), meanings=meanings_of(row.task), **_choices(facets, query),
+        table=table, differing=differing_in(table.items), meanings=meanings_of(row.task), **_choices(facets, query),
         filters=urlencode(filters_of(query, task)), first=cursor is None,
         origin=f"{request.url.scheme}://{request.url.netloc}",
     )  # fmt: skip
+
+
+def differing_in(lines: Sequence[TrialLine]) -> frozenset[str]:
+    """The axes, by their names in records, in which kernels on a part of the table differ; all where none do."""
+    values: dict[str, set[int]] = {}
+    for line in lines:
+        for name, value in line.kernel.values:
+            values.setdefault(name, set()).add(value)
+    return frozenset(name for name, known in values.items() if len(known) > 1) or frozenset(values)
 
 
 def filters_of(query: TrialQuery, task: int) -> dict[str, str]:

@@ -143,7 +143,7 @@ def visitor(storage: Storage, url: str, visit: Visit) -> Visitor:
 
 def drawn(page: Page, name: str, times: int = 1) -> None:
     """Wait until a figure of a job's page was drawn that often; it is scrolled to first."""
-    place = page.locator(f"#figure-{name} .plot")
+    place = page.locator(f"#figure-{name} :is(.plot, .parallel)")
     place.scroll_into_view_if_needed()
     page.wait_for_function(
         "([place, times]) => Number(place.dataset.drawn || 0) >= times", arg=[place.element_handle(), times]
@@ -152,7 +152,7 @@ def drawn(page: Page, name: str, times: int = 1) -> None:
 
 def settle(page: Page) -> None:
     """Wait until every figure of a page was drawn; each is scrolled to, and the page then to its top."""
-    for place in page.locator(".plot").all():
+    for place in page.locator(".plot, .parallel").all():
         place.scroll_into_view_if_needed()
         page.wait_for_function("place => place.dataset.drawn", arg=place.element_handle())
     page.evaluate("scrollTo(0, 0)")

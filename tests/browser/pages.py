@@ -42,6 +42,7 @@ def populated(storage: Storage) -> dict[str, str]:
     part = searched(storage, name="its budget is too small", budget={"trials": 20}, workload=..., workloads=blocks)
     failed = searched(storage, Tools(crashes=lambda kernel: True), name="every kernel of it crashes")
     waiting = submitted(storage, name="waiting for a device")
+    storage.annotate_job(job.id, ["nightly", "bert:base"], "Before the upgrade of the compiler.", "tests")
     [row] = storage.search_tasks(job.id)
     _name_libraries(storage, row.workload_key)
     limited = NewKey((Scope.PROMOTE,), "build team", 86400.0, Quota(10, 5000))
@@ -56,7 +57,8 @@ def populated(storage: Storage) -> dict[str, str]:
         "kernel": f"/jobs/{job.id}/kernels/{kernel}",
         "kernel-crashed": f"/jobs/{job.id}/kernels/{crashed}", "workloads": "/workloads",
         "workload": f"/workloads/{row.workload_key}", "devices": "/devices", "device": "/devices/local-0",
-        "compare": f"/compare?a={job.id}&b={other.id}", "new-job": "/jobs/new", "api": "/docs",
+        "trials": f"/jobs/{job.id}/trials?order=latency", "trials-failed": f"/jobs/{job.id}/trials?error=any",
+        "compare": f"/compare?a={job.id}&b={other.id}&job={two.id}", "new-job": "/jobs/new", "api": "/docs",
         "keys": "/keys", "audit": "/audit", "records": "/records",
         "records-of-a-workload": f"/records?workload={row.workload_key}&failed=yes",
         "missing": "/jobs/job-none",

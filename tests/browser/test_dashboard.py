@@ -173,7 +173,7 @@ def test_every_figure_of_a_job_is_drawn(storage: Storage, visitor: Visitor) -> N
     page = visitor.open(f"/jobs/{searched(storage).id}")
     for name in FIGURES:
         drawn(page, name)
-        assert page.locator(f"#figure-{name} svg.main-svg").count() > 0
+        assert page.locator(f"#figure-{name} :is(svg.main-svg, .parallel svg)").count() > 0
 
 
 def test_a_point_leads_to_its_kernel(storage: Storage, visitor: Visitor) -> None:

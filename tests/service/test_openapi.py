@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import json
 import re
 from typing import Any
 
@@ -68,3 +70,17 @@ def test_the_page_shows_every_operation_and_loads_nothing_from_elsewhere(
     loaded = re.findall(r'(?:src|href|action)="([^"]*)"', page.text)
     assert loaded
     assert all(address.startswith(("/", "#")) and not address.startswith("//") for address in loaded)
+
+
+def test_the_page_has_schemas_examples_and_requests_to_try(api: TestClient, document: dict[str, Any]) -> None:
+    page = api.get("/docs").text
+    for name in document["components"]["schemas"]:
+        assert f'id="schema-{name}"' in page
+    targets = set(re.findall(r'href="#([^"]*)"', page))
+    assert targets <= set(re.findall(r'id="([^"]*)"', page)), "a link leads nowhere"
+    submit = page[page.index('data-method="POST" data-path="/v1/jobs"') :].split("</form>")[0]
+    assert parse_job(json.loads(html.unescape(submit.split("<textarea")[1].split(">", 1)[1].split("</textarea>")[0])))
+    assert page.count('class="try"') == len(operations(document))
+    forms = re.findall(r'data-method="GET" data-path="/v1/jobs/\{job_id\}/trials/table">.*?</form>', page, re.DOTALL)
+    assert "<option>crash</option>" in forms[0]
+    assert api.get("/").text.count('href="/docs"') == 1

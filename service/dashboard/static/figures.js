@@ -118,6 +118,7 @@ function openKernel(data, point) {
 const figures = new Map();
 
 export function invalidateAll() {
+  document.dispatchEvent(new CustomEvent("stale"));
   for (const figure of figures.values()) figure.invalidate();
 }
 

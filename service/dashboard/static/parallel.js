@@ -1,12 +1,13 @@
 // Parallel coordinates that can be brushed: a line for each kernel over the axes of its space. Plotly's own kind needs
 // WebGL, and a page that may evaluate code.
-import { ask } from "./service.js";
+import { ask, every } from "./service.js";
 
 const SVG = "http://www.w3.org/2000/svg";
-const TOP = 54, BOTTOM = 14, HEIGHT = 420, LEAST_WIDTH = 74, SPREAD = 0.55;
+const TOP = 54, BOTTOM = 14, HEIGHT = 420, LEAST_WIDTH = 112, SPREAD = 0.55;
 // From slow to fast, as in the figures.
 const SCALE = [[176, 120, 0], [125, 129, 138], [0, 114, 178]];
 const FAINT = 0.06, PLAIN = 0.55;
+const EVERY_S = 3;
 
 const colour = (share) => {
   const at = Math.min(1.999, Math.max(0, 2 * share)), low = SCALE[Math.floor(at)], high = SCALE[Math.floor(at) + 1];
@@ -29,9 +30,11 @@ class Parallel {
     this.brushed = new Map();
     this.build();
     this.draw();
-    new ResizeObserver(() => this.draw()).observe(container);
-    document.addEventListener("theme", () => this.paint());
+    this.watcher = new ResizeObserver(() => this.draw());
+    this.watcher.observe(container);
   }
+
+  stop() { this.watcher.disconnect(); }
 
   build() {
     this.container.innerHTML = `<p class="hint"></p><div class="scroll" tabindex="0" role="region" aria-label="Kernels over their axes"><div class="lines"><canvas aria-hidden="true"></canvas></div></div><p class="found" role="status"></p><p><button type="button" class="quiet small">Show all again</button></p>`;
@@ -161,23 +164,43 @@ class Parallel {
   }
 }
 
-async function show(container) {
-  container.textContent = "Loading…";
-  const answer = await ask(container.dataset.coordinates);
-  if (!answer?.ok) container.textContent = "This figure cannot be shown at present.";
-  else {
-    const data = await answer.json();
-    if (!data.axes.length) container.textContent = "No kernels to compare: two that differ must have been measured.";
-    else new Parallel(container, data);
+// One element with its data: asked for when it is seen, and again when a search has measured more, unless somebody has
+// brushed lines.
+class Place {
+  constructor(container) {
+    this.container = container;
+    this.visible = false;
+    this.stale = true;
+    this.shown = null;
+    container.textContent = "Loading…";
+  }
+
+  async refresh() {
+    if (!this.visible || !this.stale || this.shown?.brushed.size) return;
+    this.stale = false;
+    const answer = await ask(this.container.dataset.coordinates);
+    if (!answer) this.stale = true;
+    else if (!answer.ok) this.container.textContent = "This figure cannot be shown at present.";
+    else this.show(await answer.json());
+  }
+
+  show(data) {
+    this.shown?.stop();
+    this.shown = data.axes.length ? new Parallel(this.container, data) : null;
+    if (!this.shown) this.container.textContent = "No kernels to compare: two that differ must have been measured.";
+    this.container.closest("figure")?.classList.toggle("empty-card", !this.shown);
+    this.container.dataset.drawn = String(1 + Number(this.container.dataset.drawn || 0));
   }
 }
 
+const places = new Map([...document.querySelectorAll("[data-coordinates]")].map((container) => [container, new Place(container)]));
 const watcher = new IntersectionObserver((entries) => {
   for (const entry of entries) {
-    if (entry.isIntersecting) {
-      watcher.unobserve(entry.target);
-      show(entry.target);
-    }
+    const place = places.get(entry.target);
+    place.visible = entry.isIntersecting;
+    place.refresh();
   }
 }, { rootMargin: "300px" });
-for (const container of document.querySelectorAll("[data-coordinates]")) watcher.observe(container);
+for (const container of places.keys()) watcher.observe(container);
+document.addEventListener("stale", () => { for (const place of places.values()) place.stale = true; });
+every(EVERY_S, async () => { for (const place of places.values()) await place.refresh(); });
