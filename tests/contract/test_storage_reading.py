@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from tests.contract.samples import job_spec, leased, results
@@ -16,7 +14,7 @@ from tuner.storage.sql.quotas import QuotaUse
 from tuner.storage.sql.task_results import TaskResults
 
 
-def test_results_are_those_of_the_records_at_one_speed_without_samples(storage: Storage) -> None:
+def test_results_are_those_of_the_records_at_one_speed(storage: Storage) -> None:
     lease = leased(storage)
     [row] = lease.tasks
     stored = [
@@ -32,8 +30,7 @@ def test_results_are_those_of_the_records_at_one_speed_without_samples(storage: 
     while storage.read_results(known, limit=2):
         pass
     records = storage.records_of_task(row.id)
-    expected = [replace(result, samples_s=()) for result in normalized([record.result for record in records])]
-    assert known.results == expected
+    assert known.results == normalized([record.result for record in records])
     assert (known.after, known.anchor_s) == (records[-1].seq, 1e-3)
     assert known.results[3].latency_s == pytest.approx(0.25 * 0.8)
     assert len({id(result.instance) for result in known.results}) == 2

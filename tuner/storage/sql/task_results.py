@@ -1,7 +1,7 @@
 """The results of a search for figures: a hundred thousand of them in a second.
 
-Each row is read as it stands, without what figures have no use for: the samples of a latency, and what is the same for
-all results of a search. A kernel and an instance are built once, however many results they have.
+Each row is read as it stands, without what is the same for all results of a search. A kernel and an instance are built
+once, however many results they have.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _PAGE = (
     select(
         *(_record.id, _record.kernel_id, _record.instance, _record.weight, _record.latency_s, _record.error_kind),
         *(_record.error, _record.build_s, _record.run_s, _record.predicted_s, _record.round, _record.phase),
-        *(_record.attempt, _record.anchor_s, _record.device),
+        *(_record.attempt, _record.anchor_s, _record.device, cast(_record.samples_s, Text)),
     )
     .where(_record.search_task_id == bindparam("task"), _record.id > bindparam("after"))
     .order_by(_record.id)
@@ -67,7 +67,7 @@ class FigureResults(Part):
     def read_results(self, known: TaskResults, limit: int = 20_000) -> bool:
         """Add results that were stored since to those that are known, up to so many; whether there may be more.
 
-        What cannot be read is left out, with an error in the log. Results have no samples.
+        What cannot be read is left out, with an error in the log.
         """
         asked = {"task": known.search_task_id, "after": known.after, "count": cursors.checked(limit)}
         with self._database.read() as connection:
@@ -99,13 +99,13 @@ def _results(known: TaskResults, rows: Iterable[Sequence[Any]]) -> Iterable[Meas
     for row in rows:
         try:
             yield _result(known, row)
-        except (CorruptData, KeyError) as error:
+        except (CorruptData, LookupError, ValueError, TypeError) as error:
             _log.error("record %s is left out: %s", row[0], error)
 
 
 def _result(known: TaskResults, row: Sequence[Any]) -> MeasureResult:
     (_, kernel_id, shape, weight, latency_s, kind, error, build_s, run_s, predicted_s, number, phase, attempt, anchor_s,
-     device) = row  # fmt: skip
+     device, samples) = row  # fmt: skip
     instance = known.instances.get((shape, weight))
     if instance is None:
         instance = known.instances[shape, weight] = instance_of(shape, weight, known.shapes or {})
@@ -114,6 +114,6 @@ def _result(known: TaskResults, row: Sequence[Any]) -> MeasureResult:
             known.anchor_s = anchor_s
         latency_s *= speed_correction(anchor_s, known.anchor_s)
     return MeasureResult(
-        known.kernels[kernel_id], instance, latency_s, (), _KINDS[kind], error, build_s, run_s, predicted_s, number,
-        _PHASES[phase], attempt, anchor_s, device,
+        known.kernels[kernel_id], instance, latency_s, tuple(from_json(samples)), _KINDS[kind], error, build_s, run_s,
+        predicted_s, number, _PHASES[phase], attempt, anchor_s, device,
     )  # fmt: skip
