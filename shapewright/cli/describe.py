@@ -86,6 +86,7 @@ def standing(job: Mapping[str, Any], summaries: Sequence[SearchSummary]) -> str:
 def figures(summary: SearchSummary) -> list[tuple[str, str]]:
     """The other figures of a search that are known, each with its name."""
     rows = [("reused", text)] if (text := str(summary.reused or "")) else []
+    rows += [("compared", summary.comparison.conditions)] if summary.comparison else []
     for name, value in summary.to_json().items():
         if name in TOLD or name in OF_LIBRARY_OR_SEARCH or value in (None, "") or isinstance(value, dict):
             continue

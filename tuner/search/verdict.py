@@ -146,6 +146,12 @@ class FinalComparison:
     method: str = METHOD
 
     @property
+    def conditions(self) -> str:
+        """``in 15 turns, 3 readings taken again; NumPy has openblas 0.3.31, SkylakeX kernels, 1 thread``"""
+        again = f", {self.retaken} readings taken again" if self.retaken else ""
+        return f"in {self.turns} turns{again}" + (f"; NumPy has {self.blas}" if self.blas else "")
+
+    @property
     def cautions(self) -> tuple[str, ...]:
         """What makes its figures worth less than others, with the size of it, and what to do."""
         found = []

@@ -121,6 +121,7 @@ def test_the_final_comparison_is_the_outcome_and_a_ratio_within_its_noise_is_equ
     summary = SearchSummary(objective_s=1.0, speedup_vs_default=1.93, comparison=COMPARED)
     again = SearchSummary.from_json(json.loads(json.dumps(summary.to_json())))
     assert again.comparison == COMPARED and again.outcome == summary.outcome
+    assert COMPARED.conditions.startswith("in 9 turns, 3 readings taken again; NumPy has openblas 0.3.31, Haswell ")
     assert again.outcome.cautions == CAUTIONS
     assert str(again.outcome) == (
         "1.42x over the default (1.38x to 1.47x), equal to NumPy's BLAS (0.98x to 1.04x) "
