@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from tvm.support.popen_pool import PopenWorker
 
+from tuner import without_torch
 from tuner.library import codegen
 from tuner.library.build import build_library
 from tuner.library.dispatcher import Dispatcher
@@ -27,7 +28,7 @@ from tuner.program.job.task import SearchTask
 from tuner.schedule.space import MicroKernel
 
 T = TypeVar("T")
-WORKER = "from tuner import without_torch; without_torch.install(); from tvm.exec.popen_worker import main; main()"
+WORKER = f"import {without_torch.__name__} as alone; alone.install(); from tvm.exec.popen_worker import main; main()"
 """What a child process runs: TVM's own worker, which would import PyTorch where that is installed."""
 BUILD_TIMEOUT_S = 30.0
 BUILDS_PER_PROCESS = 200
