@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
 import numpy as np
 
@@ -21,6 +20,7 @@ from tuner.program.job.task import SearchTask
 from tuner.program.language.workload import WorkloadInstance
 from tuner.records import MeasureResult, Phase, speed_correction
 from tuner.search.observations import reference_anchor_s
+from tuner.search.verdict import Ratio
 
 RESAMPLES = 400
 LEVEL = 0.95
@@ -35,30 +35,6 @@ METHOD = (
 
 Dims = tuple[tuple[str, int], ...]
 Likeness = tuple[str, str, int]
-
-
-class Verdict(StrEnum):
-    """What a ratio says, beside its interval."""
-
-    FASTER = "faster"
-    EQUAL = "equal"
-    SLOWER = "slower"
-    UNKNOWN = "unknown"
-
-
-@dataclass(frozen=True, slots=True)
-class Ratio:
-    """How many times as fast as the first job, with its interval; ``verdict`` compares the interval with 1."""
-
-    ratio: float
-    low: float
-    high: float
-
-    @property
-    def verdict(self) -> Verdict:
-        if self.low > 1:
-            return Verdict.FASTER
-        return Verdict.SLOWER if self.high < 1 else Verdict.EQUAL
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +158,7 @@ class _Timed:
 
 
 def _pairing(sides: list[Side]) -> Pairing:
-    first = sides[0].view
+    first, over = sides[0].view, sides[0].job_id
     anchor_s, rng = reference_anchor_s(first.results), np.random.default_rng(0)
     timed = [_timed(side.view, anchor_s, rng) for side in sides]
     shapes = {_dims(side.view, instance): (instance, side) for side in sides[::-1] for instance in _instances(side)}
@@ -192,13 +168,14 @@ def _pairing(sides: list[Side]) -> Pairing:
             dict(shapes[dims][0].shape),
             shapes[dims][0].weight,
             tuple(
-                _at(side.job_id, times.get(dims), timed[0].get(dims)) for side, times in zip(sides, timed, strict=True)
+                _at(side.job_id, times.get(dims), timed[0].get(dims), over)
+                for side, times in zip(sides, timed, strict=True)
             ),
         )
         for dims in ordered
     ]
     weights = {dims: shapes[dims][0].weight for dims in ordered}
-    totals = [_total(side, times, timed[0], weights) for side, times in zip(sides, timed, strict=True)]
+    totals = [_total(side, times, timed[0], weights, over) for side, times in zip(sides, timed, strict=True)]
     key, target, threads = sides[0].likeness
     return Pairing(key, str(first.task.workload), target, threads, tuple(totals), tuple(lines))
 
@@ -212,16 +189,18 @@ def _dims(view: SearchView, instance: WorkloadInstance) -> Dims:
     return tuple(sorted(view.task.workload.dims(instance.shape).items()))
 
 
-def _at(job_id: str, timed: _Timed | None, first: _Timed | None) -> AtShape:
+def _at(job_id: str, timed: _Timed | None, first: _Timed | None, over: str) -> AtShape:
     if timed is None:
         return AtShape(job_id, None, None, 0, None)
     ratio = None
     if first is not None and first is not timed:
-        ratio = _ratio(first.latency_s / timed.latency_s, first.resampled / timed.resampled)
+        ratio = _ratio(over, first.latency_s / timed.latency_s, first.resampled / timed.resampled)
     return AtShape(job_id, timed.latency_s, timed.kernel_id, timed.readings, ratio)
 
 
-def _total(side: Side, timed: dict[Dims, _Timed], first: dict[Dims, _Timed], weights: dict[Dims, float]) -> Total:
+def _total(
+    side: Side, timed: dict[Dims, _Timed], first: dict[Dims, _Timed], weights: dict[Dims, float], over: str
+) -> Total:
     shared = [dims for dims in weights if dims in timed and dims in first and weights[dims] > 0]
     dispatcher = side.view.dispatcher
     kernels = None if dispatcher is None else len(dispatcher.kernels)
@@ -231,13 +210,13 @@ def _total(side: Side, timed: dict[Dims, _Timed], first: dict[Dims, _Timed], wei
     if timed is first:
         return Total(side.job_id, side.position, kernels, len(shared), own, None)
     resampled = [sum(weights[dims] * times[dims].resampled for dims in shared) for times in (first, timed)]
-    ratio = _ratio(other / own, np.asarray(resampled[0] / resampled[1]))
+    ratio = _ratio(over, other / own, np.asarray(resampled[0] / resampled[1]))
     return Total(side.job_id, side.position, kernels, len(shared), own, ratio)
 
 
-def _ratio(ratio: float, resampled: Floats) -> Ratio:
+def _ratio(over: str, ratio: float, resampled: Floats) -> Ratio:
     low, high = np.quantile(resampled, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return Ratio(ratio, min(float(low), ratio * (1 - NOISE)), max(float(high), ratio * (1 + NOISE)))
+    return Ratio(over, ratio, min(float(low), ratio * (1 - NOISE)), max(float(high), ratio * (1 + NOISE)))
 
 
 def _timed(view: SearchView, anchor_s: float | None, rng: np.random.Generator) -> dict[Dims, _Timed]:

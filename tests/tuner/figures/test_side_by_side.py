@@ -9,9 +9,10 @@ import pytest
 from tests.fakes import TASK, V3
 from tests.tuner.figures.searches import finished
 from tuner.figures import compare
-from tuner.figures.side_by_side import Ratio, Side, Verdict, side_by_side
+from tuner.figures.side_by_side import Side, side_by_side
 from tuner.figures.view import SearchView
 from tuner.program.job.task import SearchTask
+from tuner.search.verdict import Verdict
 
 VIEW = finished()
 
@@ -39,6 +40,9 @@ def test_a_job_is_faster_only_beyond_the_noise(factor: float, verdict: Verdict) 
     assert first.ratio is None
     assert other.ratio is not None
     assert other.ratio.ratio == pytest.approx(factor, rel=1e-6)
+    assert other.ratio.over == "one"
+    assert other.ratio.low is not None
+    assert other.ratio.high is not None
     assert other.ratio.low < factor < other.ratio.high
     assert other.ratio.verdict is verdict
     assert len(pairing.shapes) == first.shapes == len(TASK.instances)
@@ -54,6 +58,8 @@ def test_samples_that_scatter_make_the_interval_wide() -> None:
     [pairing] = side_by_side([Side("one", 0, VIEW), Side("other", 0, replace(VIEW, results=noisy))]).pairings
     ratio = pairing.totals[1].ratio
     assert ratio is not None
+    assert ratio.low is not None
+    assert ratio.high is not None
     assert ratio.high - ratio.low > 0.1
     assert ratio.verdict is Verdict.EQUAL
 
@@ -89,9 +95,3 @@ def test_the_figure_shows_each_job_but_the_first_with_its_intervals() -> None:
     unlike = compare({"one": VIEW, "static": SearchView(SearchTask("dense", {"m": 1, "n": 8, "k": 8}, target=V3))},
                      "speedup_by_shape")  # fmt: skip
     assert "no workload in common" in unlike.layout.annotations[0].text
-
-
-def test_verdicts() -> None:
-    assert Ratio(1.1, 0.99, 1.2).verdict is Verdict.EQUAL
-    assert Ratio(1.1, 1.05, 1.2).verdict is Verdict.FASTER
-    assert Ratio(0.9, 0.85, 0.95).verdict is Verdict.SLOWER
