@@ -22,7 +22,7 @@ from tuner.search.policy.roller import RollerSettings
 from tuner.search.policy.theory_first import BasePolicy
 from tuner.search.tuning import SearchStart, SearchTools, Tuned, tune
 
-THEORY = TheorySettings(samples=120, generations=2)
+THEORY = TheorySettings(samples=200)
 EVOLUTION = EvolutionSettings(population=32, generations=2, theory=THEORY)
 QUICK_SETTINGS = {
     "evolutionary": EVOLUTION,
