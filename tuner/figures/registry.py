@@ -98,7 +98,7 @@ _SPECS = (
         "axis_importance",
         "Importance of the axes",
         "How much each choice of a schedule changes the time: SHAP values of a boosted model of all that was measured, "
-        "in the mean, as a share of all axes.",
+        "in the mean, as a share of all axes; in each bar, by how much the time changes on average.",
         axis_importance,
     ),
     FigureSpec(
