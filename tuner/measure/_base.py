@@ -97,8 +97,9 @@ class RunRequest:
 @dataclass(frozen=True, slots=True)
 class TurnsRequest:
     """Time builds in turns at some instances. ``runs``: for each contender the place of its build in ``builds``, by
-    instance; None: it does not run there. ``with_numpy``: NumPy's products are the last contender, where the program
-    has some and the task one thread. It takes ``limit_s``, about."""
+    instance; None: it does not run there. A library is the build of each kernel that it runs. ``with_numpy``: NumPy's
+    products are the last contender, where the program has some and the task one thread. It takes ``limit_s``, about.
+    """
 
     instances: tuple[WorkloadInstance, ...]
     builds: tuple[BuildResult, ...]

@@ -173,15 +173,27 @@ def _in_turns(
     """None where the device cannot take turns. Raises _Failed, Interrupted, DeviceLost."""
     for contender in contenders:
         _verified(task, runner, contender, differing[:1], interrupted)
-    builds = tuple(contender.build_at(task, differing[0]) for contender in contenders)
-    runs = (0,) * len(differing), (1,) * len(differing)
+    runs = [[contender.build_at(task, instance) for instance in differing] for contender in contenders]
     try:
-        return runner.turns(task, TurnsRequest(tuple(differing), builds, runs, False, limit_s), interrupted)
+        return runner.turns(task, turns_request(differing, runs, limit_s), interrupted)
     except DeviceFailed:
         # One of them, at an instance that it was not verified at; or the device cannot take turns.
         for contender in contenders:
             _verified(task, runner, contender, differing, interrupted)
         return None
+
+
+def turns_request(
+    instances: Sequence[WorkloadInstance],
+    runs: Sequence[Sequence[BuildResult | None]],
+    limit_s: float,
+    *,
+    with_numpy: bool = False,
+) -> TurnsRequest:
+    """``runs``: the build of each contender at each instance, None where it does not run."""
+    builds = list(dict.fromkeys(build for run in runs for build in run if build is not None))
+    places = tuple(tuple(None if build is None else builds.index(build) for build in run) for run in runs)
+    return TurnsRequest(tuple(instances), tuple(builds), places, with_numpy, limit_s)
 
 
 def _expected_s(task: SearchTask, library: Contender, instance: WorkloadInstance) -> float:

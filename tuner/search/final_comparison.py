@@ -9,11 +9,11 @@ import numpy as np
 
 from tuner.device_speed import over_all
 from tuner.library.dispatcher import Dispatcher
-from tuner.measure import BuildResult, DeviceFailed, Interrupted, Runner, TurnsRequest, never
+from tuner.measure import BuildResult, DeviceFailed, Interrupted, Runner, never
 from tuner.measure.timing.turns import LEAST_TURNS
 from tuner.program.job.task import SearchTask
 from tuner.search.budget import COMPARE_S
-from tuner.search.comparison import Times, ratio_of, times_of
+from tuner.search.comparison import Times, ratio_of, times_of, turns_request
 from tuner.search.context import SearchContext
 from tuner.search.summary import Stage
 from tuner.search.trials import Cancelled, Trials
@@ -36,7 +36,8 @@ def compare_at_the_end(
     if budget.seconds is not None:
         limit_s = min(COMPARE_S, max(LATE_SHARE * budget.seconds, trials.ends_in_s))
     trials.report_progress(Stage.COMPARE)
-    rivals = Rivals(BuildResult(dispatcher.kernels[0], binary, 0.0), _default_builds(context, trials, dispatcher))
+    own = tuple(BuildResult(dispatcher.kernel_for(each.shape), binary, 0.0) for each in context.task.instances)
+    rivals = Rivals(own, _default_builds(context, trials, dispatcher))
     try:
         found = final_comparison(
             context.task, context.tools.runner, rivals, limit_s=limit_s, anchors_s=trials.anchors_s,
@@ -77,10 +78,10 @@ def _default_builds(
 
 @dataclass(frozen=True, slots=True)
 class Rivals:
-    """What is compared: a new library, and the default. ``default``: builds of theory's kernels, by instance, None
-    where it runs the library's own kernel; None where there is no default at an instance."""
+    """What is compared, by instance: the builds of a new library, and of the default. Of the latter None where it runs
+    the library's own kernel; None in all where there is no default at an instance."""
 
-    library: BuildResult
+    library: tuple[BuildResult, ...]
     default: tuple[BuildResult | None, ...] | None
 
 
@@ -97,10 +98,8 @@ def final_comparison(
 
     ``anchors_s``: of the readings of the search. Raises DeviceFailed, DeviceLost, Interrupted.
     """
-    known = rivals.default or (None,) * len(task.instances)
-    builds = list(dict.fromkeys([rivals.library, *(build for build in known if build is not None)]))
-    runs = (0,) * len(task.instances), tuple(None if build is None else builds.index(build) for build in known)
-    turns = runner.turns(task, TurnsRequest(task.instances, tuple(builds), runs, True, limit_s), interrupted)
+    runs = [rivals.library, rivals.default or (None,) * len(task.instances)]
+    turns = runner.turns(task, turns_request(task.instances, runs, limit_s, with_numpy=True), interrupted)
     if len(turns.seconds) < LEAST_TURNS:
         return None
     weights = [instance.weight for instance in task.instances]

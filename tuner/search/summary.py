@@ -142,10 +142,10 @@ class SearchSummary:
 
     @property
     def ending(self) -> str:
-        """``out of time (8.8 s of 25 s are kept for ...)``: why not all trials were used; empty where they were, and
-        before the end."""
-        text = _ENDINGS.get(self.ended_by or "", "")
-        return f"{text} ({self.reason})" if text and self.reason else text or self.reason or ""
+        """``out of time (of 25 s: ...)``: why not all trials were used; empty where they were, and before the end. The
+        reason is told once, when all is done."""
+        text, reason = _ENDINGS.get(self.ended_by or "", ""), self.reason if self.phase == Stage.DONE else None
+        return f"{text} ({reason})" if text and reason else text or reason or ""
 
     @property
     def trials_text(self) -> str:

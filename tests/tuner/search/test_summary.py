@@ -145,10 +145,11 @@ def test_a_total_has_an_interval_where_all_have_one() -> None:
 def test_fewer_trials_than_asked_have_their_reason() -> None:
     """0 of 24 trials, out of time at 13.7 of 25 s; 20 of 24 at 9.9 s without a reason."""
     reason = out_of_seconds({"plan": 3.2, "search": 0.01}, 25.0, 1.7, 8.8)
-    late = SearchSummary(trials=0, trials_budget=24, elapsed_s=13.7, ended_by="seconds", reason=reason)
+    late = SearchSummary("done", trials=0, trials_budget=24, elapsed_s=13.7, ended_by="seconds", reason=reason)
+    assert replace(late, phase="verify").trials_text == "0 of 24 trials, out of time", "once is enough"
     assert late.trials_text == (
         "0 of 24 trials, out of time (of 25 s: 3.2 s planning, 1.7 s before the search, or for the library that is "
         "served, 8.8 s kept for selecting, building, verifying and comparing)"
     )
-    few = SearchSummary(trials=20, trials_budget=24, ended_by="trials", reason="4 kept for timing finalists again")
-    assert few.trials_text == "20 of 24 trials, 4 kept for timing finalists again"
+    few = SearchSummary("done", trials=20, trials_budget=24, ended_by="trials", reason="4 kept for finalists")
+    assert few.trials_text == "20 of 24 trials, 4 kept for finalists"

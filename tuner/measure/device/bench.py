@@ -120,7 +120,8 @@ class Bench:
             own: list[Contender | None] = []
             for places in data["runs"]:
                 place = places[at]
-                own.append(None if place is None else self._contender(modules[place], kernels[place], dims))
+                module = None if place is None else modules[data["binaries"][place]]
+                own.append(None if place is None else self._contender(module, kernels[place], dims))
             if data["with_numpy"]:
                 own.append(self._numpy_contender(dims))
             contenders.append(own)

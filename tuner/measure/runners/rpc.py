@@ -120,12 +120,14 @@ class RpcRunner:
     def turns(self, task: SearchTask, request: TurnsRequest, interrupted: Callable[[], bool] = never) -> Turns:
         # Beyond what it is meant to take: once over the first calls, where each is a sample.
         limit_s = 3 * request.limit_s + self._limit_s(task, request.instances)
+        # A library is the build of many kernels, and sent once.
+        binaries = list(dict.fromkeys(build.binary or b"" for build in request.builds))
         data = {
             "instances": [instance.to_json() for instance in request.instances],
             "kernels": [build.kernel.to_json() for build in request.builds],
+            "binaries": [binaries.index(build.binary or b"") for build in request.builds],
             "runs": request.runs, "with_numpy": request.with_numpy, "seconds": request.limit_s, "limit_s": limit_s,
         }  # fmt: skip
-        binaries = [build.binary or b"" for build in request.builds]
         with self._turn(task, interrupted) as session:
             try:
                 answer = self._ask(session, TAKE_TURNS, data, binaries, interrupted)
