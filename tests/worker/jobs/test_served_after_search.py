@@ -67,7 +67,8 @@ def test_a_better_search_is_served_after_a_quick_try(storage: Storage) -> None:
     quick = searched(storage, budget={"trials": 2})
     assert served(storage, quick) == digest_of(storage, quick)
 
-    good = searched(storage, budget={"trials": 60}, seed=1)
+    # Of a seed by which the search finds more than the quick try did.
+    good = searched(storage, budget={"trials": 60}, seed=3)
 
     assert served(storage, quick) == digest_of(storage, good)
 
