@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -77,6 +78,12 @@ class Up:
         )
         return Ran(done.returncode, done.stdout, done.stderr)
 
+    def has(self, name: str) -> bool:
+        """Whether it has started a part, by the name of its command; one that is being started has none yet."""
+        with suppress(psutil.NoSuchProcess):
+            return any(name in child.cmdline() for child in psutil.Process(self.process.pid).children())
+        return False
+
     def part(self, name: str) -> psutil.Process:
         """The process of a part, by the name of its command."""
         children = psutil.Process(self.process.pid).children()
@@ -126,7 +133,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Up]]:
             text=True,
         )
         up = Up(process, "", data_dir, stderr, job)
-        until(lambda: psutil.Process(process.pid).children() != [] or process.poll() is not None)
+        until(lambda: up.has("shapewright.watchdog") or process.poll() is not None)
         started.append((up, up.up_id))
         ready = ready_document(up)
         up.url, up.dashboard_url = ready["url"], ready["dashboard_url"]
