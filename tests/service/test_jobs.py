@@ -283,13 +283,14 @@ def test_trials_go_on_after_the_last_one_seen(api: TestClient, storage: Storage)
 
 def test_a_job_shows_what_its_kernels_are_compared_with(api: TestClient, storage: Storage) -> None:
     path = f"/v1/jobs/{api.post('/v1/jobs', json=JOB).json()['id']}"
-    assert api.get(path).json()["tasks"][0]["baselines"] == {"points": [], "roof": None}
+    assert api.get(path).json()["tasks"][0]["baselines"] == {"points": [], "roof": None, "blas": None}
     held = lease(storage)
     point = Baseline(NUMPY, WorkloadInstance.of({"T": 5}, 2.0), 1e-3, 3e-6)
     storage.save_baselines(held, held.tasks[0].id, Baselines((point,), Roof(2e11, 3e10)))
     assert api.get(path).json()["tasks"][0]["baselines"] == {
         "points": [{"name": "numpy", "instance": {"T": 5, "weight": 2.0}, "latency_s": 1e-3, "anchor_s": 3e-6}],
         "roof": {"flops_per_s": 2e11, "bytes_per_s": 3e10, "anchor_s": None},
+        "blas": None,
     }
 
 
