@@ -47,8 +47,9 @@ def test_kernels_are_brushed_trials_filtered_and_requests_tried(storage: Storage
     page.get_by_label("Instance").select_option("T=7")
     page.get_by_role("button", name="Show").click()
     page.get_by_role("link", name="Measured").click()
+    page.wait_for_url("**order=latency**")
     rows = page.locator("table.trials tbody tr")
-    assert rows.count() > 0
+    rows.first.wait_for()
     assert set(rows.locator("td:nth-child(2)").all_inner_texts()) == {"T=7"}
     shoot(page, "trials")
 

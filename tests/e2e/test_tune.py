@@ -52,7 +52,7 @@ def interrupted(process: subprocess.Popen[str], times: int) -> tuple[str, str]:
         os.killpg(process.pid, signal.SIGINT)
         time.sleep(0.05)
     out, err = process.communicate(timeout=STOP_S)
-    assert process.returncode == 130, err
+    assert process.returncode == 130, out + err
     assert "Traceback" not in err
     return out, err
 

@@ -16,6 +16,7 @@ from tests.fakes import TASK, latency_s
 from tests.searching import known
 from tests.tuner.figures.searches import THREE, TWO, finished, library, sampled
 from tuner.figures import COMPARABLE, FIGURES, SearchView, UnknownFigure, compare, figure, kernel_times
+from tuner.figures.axes import shown as readable
 from tuner.figures.kernels import MAX_KERNELS
 from tuner.figures.model import spearman
 from tuner.program.job.build import make_workload
@@ -215,7 +216,7 @@ def test_tile_parameters_are_lines_over_the_axes_that_vary(view: SearchView) -> 
     kernels = {k.id: k for k, sound in zip(columns.kernels, columns.sound, strict=True) if sound}
     names = sorted({name for kernel in kernels.values() for name, _ in kernel.values})
     axes = tuple(name for name in names if len({kernel.get(name) for kernel in kernels.values()}) > 1)
-    assert result.layout.xaxis.ticktext == axes
+    assert result.layout.xaxis.ticktext == tuple(readable(name) for name in axes)
     *classes, ticks = result.data
     assert {name for trace in classes for name in trace.customdata} == set(kernels)
     best = columns.kernels[int(np.nanargmax(speed))]
