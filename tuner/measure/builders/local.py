@@ -36,20 +36,29 @@ BUILDS_PER_PROCESS = 200
 
 
 class _Worker(PopenWorker):  # type: ignore[misc]
-    """A child process of WORKER."""
+    """A child process of WORKER. The thread that uses it and the one that closes the builder may both end it."""
 
     _proc: Any
 
+    def __init__(self, *, maximum_uses: int) -> None:
+        self._changing = threading.RLock()
+        super().__init__(maximum_uses=maximum_uses)
+
+    def kill(self) -> None:
+        with self._changing:
+            super().kill()
+
     def _start(self) -> None:
-        if self._proc is not None:
-            return
-        answers, their_answers = os.pipe()
-        their_questions, questions = os.pipe()
-        command = [sys.executable, "-c", WORKER, str(their_questions), str(their_answers)]
-        self._proc = subprocess.Popen(command, pass_fds=(their_questions, their_answers))
-        os.close(their_questions)
-        os.close(their_answers)
-        self._reader, self._writer = os.fdopen(answers, "rb"), os.fdopen(questions, "wb")
+        with self._changing:
+            if self._proc is not None:
+                return
+            answers, their_answers = os.pipe()
+            their_questions, questions = os.pipe()
+            command = [sys.executable, "-c", WORKER, str(their_questions), str(their_answers)]
+            self._proc = subprocess.Popen(command, pass_fds=(their_questions, their_answers))
+            os.close(their_questions)
+            os.close(their_answers)
+            self._reader, self._writer = os.fdopen(answers, "rb"), os.fdopen(questions, "wb")
 
 
 class LocalBuilder:
