@@ -34,9 +34,9 @@ from tuner.search.verdict import Ratio, caution_of
 from tuner.storage import Comparison
 
 LEVEL, RESAMPLED = 0.95, 999
-MIN_NOISE = 0.01
-"""The least relative difference by which two are told apart, however well their turns agree: where their memory lies
-makes about as much from one process to the next."""
+MIN_NOISE = 0.025
+"""The least relative difference by which two are told apart, however well their turns agree: a ratio differs by about
+as much from one process to the next. See docs/decisions/0073-one-final-comparison.md."""
 LEAST_S = 1e-9
 """The least time of a call that counts: an empty shape may take none."""
 FAILED_RATIO = 1000.0
