@@ -24,7 +24,7 @@ from tuner.program.language.workload import JsonObject
 from tuner.schedule import layouts_of
 from tuner.search.budget import COMPARE_S
 from tuner.search.comparison import Contender, compare
-from tuner.search.verdict import Ratio, Verdict, told
+from tuner.search.verdict import Ratio, Verdict, within
 from tuner.search.verification import verified_at
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class Against:
     @property
     def as_ratio(self) -> Ratio:
         """As every comparison is told (tuner.search.verdict)."""
-        return told(self.name, self.ratio, self.noise)
+        return within(self.name, self.ratio, self.noise)
 
     @property
     def verdict(self) -> str:

@@ -16,7 +16,7 @@ from service.dashboard.templating import TEMPLATES
 from service.dependencies import ClientDep, Cursor, StorageDep
 from service.libraries.service import served_tasks
 from tuner.program.job.range_text import format_ranges
-from tuner.search.verdict import DEFAULT, Ratio, told
+from tuner.search.verdict import DEFAULT, Ratio, within
 from tuner.storage import AliasQuery, LibraryQuery, LibraryRow, NotFound, Promotion, SearchTaskRow, Served
 from tuner.storage.sql import ClientStorage, Storage
 
@@ -121,7 +121,7 @@ def _compared(library: LibraryRow) -> str:
     ratio, noise, against = facts["ratio"], facts["noise"], str(facts["against"])[:12]
     if ratio is None or noise is None:
         return f"not comparable with {against}"
-    speed = f"{told(against, ratio, noise)}, timed in turns"
+    speed = f"{within(against, ratio, noise)}, timed in turns"
     return speed if facts["verified"] else f"{speed}, not verified"
 
 

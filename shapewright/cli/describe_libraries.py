@@ -8,7 +8,7 @@ from typing import Any
 
 from shapewright.cli.output import table
 from tuner.durations import format_duration
-from tuner.search.verdict import told
+from tuner.search.verdict import within
 
 Library = Mapping[str, Any]
 TOLD = 3
@@ -93,7 +93,7 @@ def _comparison(comparison: Mapping[str, Any] | None) -> str:
     if comparison is None:
         return ""
     ratio, noise, against = comparison["ratio"], comparison["noise"], str(comparison["against"])[:12]
-    speed = f"not comparable with {against}" if ratio is None or noise is None else str(told(against, ratio, noise))
+    speed = f"not comparable with {against}" if ratio is None or noise is None else str(within(against, ratio, noise))
     return speed + ("" if comparison["verified"] else ", not verified")
 
 

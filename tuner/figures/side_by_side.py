@@ -20,17 +20,14 @@ from tuner.program.job.task import SearchTask
 from tuner.program.language.workload import WorkloadInstance
 from tuner.records import MeasureResult, Phase, speed_correction
 from tuner.search.observations import reference_anchor_s
-from tuner.search.verdict import Ratio
+from tuner.search.verdict import MIN_NOISE, Ratio, between
 
 RESAMPLES = 400
 LEVEL = 0.95
-NOISE = 0.02
-"""The least half-width of an interval: two readings of one kernel on different days differ by it, however well the
-samples of each agree."""
 METHOD = (
     "Speed-ups over the first job: ratios of median latencies at one speed of the device. Intervals of 95 % by "
-    "bootstrap of readings and their samples, and never narrower than 2 % either side: the jobs were not measured in "
-    "turns. A ratio whose interval holds 1 is equal."
+    f"bootstrap of readings and their samples, and never narrower than {100 * MIN_NOISE:g} % either side: the jobs "
+    "were not measured in turns. A ratio whose interval holds 1 is equal."
 )
 
 Dims = tuple[tuple[str, int], ...]
@@ -216,7 +213,7 @@ def _total(
 
 def _ratio(over: str, ratio: float, resampled: Floats) -> Ratio:
     low, high = np.quantile(resampled, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return Ratio(over, ratio, min(float(low), ratio * (1 - NOISE)), max(float(high), ratio * (1 + NOISE)))
+    return between(over, ratio, float(low), float(high))
 
 
 def _timed(view: SearchView, anchor_s: float | None, rng: np.random.Generator) -> dict[Dims, _Timed]:

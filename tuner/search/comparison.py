@@ -30,13 +30,10 @@ from tuner.records import ErrorKind, MeasureResult
 from tuner.schedule import is_current
 from tuner.schedule.space import MicroKernel
 from tuner.search.budget import COMPARE_S
-from tuner.search.verdict import Ratio, caution_of
+from tuner.search.verdict import Ratio, between, caution_of
 from tuner.storage import Comparison
 
 LEVEL, RESAMPLED = 0.95, 999
-MIN_NOISE = 0.025
-"""The least relative difference by which two are told apart, however well their turns agree: a ratio differs by about
-as much from one process to the next. See docs/decisions/0073-one-final-comparison.md."""
 LEAST_S = 1e-9
 """The least time of a call that counts: an empty shape may take none."""
 FAILED_RATIO = 1000.0
@@ -59,8 +56,7 @@ def ratio_of(over: str, ours: Times, theirs: Times, weights: Sequence[float], sh
         return np.asarray((np.exp(np.median(logs[turns], axis=axis - 1)) @ shares + shared_s) / whole_s)
 
     ratio = float(weighted(np.arange(len(logs))))
-    low, high = _interval(len(logs), weighted)
-    return Ratio(over, ratio, min(low, ratio / (1 + MIN_NOISE)), max(high, ratio * (1 + MIN_NOISE)))
+    return between(over, ratio, *_interval(len(logs), weighted))
 
 
 def _interval(turns: int, statistic: Callable[..., Times]) -> tuple[float, float]:

@@ -24,6 +24,9 @@ METHOD = (
 )
 REMEDY = "measure again on a quiet machine, or give the device cores of its own"
 
+MIN_NOISE = 0.025
+"""The least relative half-width of an interval, however well its readings agree: a ratio differs by about as much from
+one process to the next. See docs/decisions/0073-one-final-comparison.md."""
 DISTURBED_SHARE = 0.2
 """The share of readings in turns that stay disturbed from which they are told."""
 
@@ -98,9 +101,14 @@ def caution_of(speed: DeviceSpeed | None) -> str:
     return f"its device was {speed}: {REMEDY}" if unsteady else ""
 
 
-def told(over: str, ratio: float, noise: float) -> Ratio:
-    """A ratio that may be off by ``noise``, relatively."""
+def within(over: str, ratio: float, noise: float) -> Ratio:
+    """A ratio with an interval of the relative half-width ``noise``."""
     return Ratio(over, ratio, ratio / (1 + noise), ratio * (1 + noise))
+
+
+def between(over: str, ratio: float, low: float, high: float) -> Ratio:
+    """A ratio with an interval that was estimated, widened to MIN_NOISE."""
+    return Ratio(over, ratio, min(low, ratio / (1 + MIN_NOISE)), max(high, ratio * (1 + MIN_NOISE)))
 
 
 def combined(parts: Sequence[tuple[float, Ratio | None]]) -> Ratio | None:

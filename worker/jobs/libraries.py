@@ -13,7 +13,7 @@ from tuner.search.budget import COMPARE_S, COMPARE_SHARE
 from tuner.search.comparison import Contender, compare
 from tuner.search.summary import SearchSummary, Stage
 from tuner.search.tuning import Cancelled, Tuned
-from tuner.search.verdict import told
+from tuner.search.verdict import within
 from tuner.storage import Comparison, LeaseLost, NewEvent, StorageUnavailable
 from worker.jobs.leased_job import LeasedJob, Served
 from worker.jobs.recorder import LeaseRecorder
@@ -131,7 +131,7 @@ class Libraries:
             self.job.note(f"not compared with {against}: the device could not tell, or not in {limit_s:.3g} s")
         else:
             caution = f"; {result.caution}" if result.caution else ""
-            self.job.note(f"{told(against, result.ratio, result.noise)}{caution}")
+            self.job.note(f"{within(against, result.ratio, result.noise)}{caution}")
         return result
 
 

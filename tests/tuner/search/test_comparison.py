@@ -20,13 +20,12 @@ from tuner.schedule import space_of
 from tuner.schedule.space import MicroKernel
 from tuner.search.comparison import (
     FAILED_RATIO,
-    MIN_NOISE,
     Contender,
     compare,
     ratio_of,
 )
 from tuner.search.final_comparison import Rivals, final_comparison
-from tuner.search.verdict import DEFAULT, NUMPY, Verdict
+from tuner.search.verdict import DEFAULT, MIN_NOISE, NUMPY, Verdict
 from tuner.storage import Comparison
 from tuner.storage.libraries import Verdict as Standing
 
