@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import platform
 import shutil
-import socket
 import tempfile
 import time
 import zlib
@@ -25,6 +24,7 @@ from shapewright.errors import NotAllowed, ServiceError, ServiceUnreachable
 from tuner import __version__
 from tuner.device_speed import SpeedState, assess
 from tuner.errors import ShapewrightError
+from tuner.measure.network.addresses import check_port
 from tuner.program.target import native
 
 GIB = 1 << 30
@@ -282,15 +282,13 @@ def service(url: str | None, key: str | None, data_dir: Path | None) -> Finding:
 
 def port_of(port: int) -> Finding:
     """Whether `up` could listen there."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError as error:
-            if _is_service(port):
-                return Finding("port", State.OK, f"{port}: a Shapewright service listens there")
-            says = f"{port} of 127.0.0.1 cannot be used: {error.strerror}"
-            return Finding("port", State.PROBLEM, says, "stop what listens there, or `up --port N`")
+    try:
+        check_port(port)
+    except OSError as error:
+        if _is_service(port):
+            return Finding("port", State.OK, f"{port}: a Shapewright service listens there")
+        says = f"{port} of 127.0.0.1 cannot be used: {error.strerror}"
+        return Finding("port", State.PROBLEM, says, "stop what listens there, or `up --port N`")
     return Finding("port", State.OK, f"{port} is free")
 
 

@@ -72,14 +72,7 @@ def assess(
     usual_s = statistics.quantiles(anchors_s, n=4)[0]
     if known_usual_s is not None and len(anchors_s) < USUAL:
         usual_s = min(usual_s, known_usual_s)
-    spread = (high - low) / recent_s
-    margin = 1.0 if was is SpeedState.STEADY else HYSTERESIS
-    state = SpeedState.STEADY
-    if recent_s - usual_s >= margin * (THROTTLED - 1) * usual_s:
-        state = SpeedState.THROTTLED
-    elif spread >= margin * NOISY:
-        state = SpeedState.NOISY
-    return DeviceSpeed(state, recent_s, usual_s, spread)
+    return _speed(low, recent_s, high, usual_s, 1.0 if was is SpeedState.STEADY else HYSTERESIS)
 
 
 def over_all(anchors_s: Sequence[float], known_usual_s: float | None = None) -> DeviceSpeed | None:
@@ -87,10 +80,14 @@ def over_all(anchors_s: Sequence[float], known_usual_s: float | None = None) -> 
     if len(anchors_s) < LEAST:
         return None
     low, middle_s, high = statistics.quantiles(anchors_s, n=4)
-    usual_s = low if known_usual_s is None else min(low, known_usual_s)
-    spread, state = (high - low) / middle_s, SpeedState.STEADY
-    if middle_s >= THROTTLED * usual_s:
+    return _speed(low, middle_s, high, low if known_usual_s is None else min(low, known_usual_s))
+
+
+def _speed(low_s: float, median_s: float, high_s: float, usual_s: float, margin: float = 1.0) -> DeviceSpeed:
+    """By the quartiles of readings; ``margin``: the part of the usual bounds that counts."""
+    spread, state = (high_s - low_s) / median_s, SpeedState.STEADY
+    if median_s - usual_s >= margin * (THROTTLED - 1) * usual_s:
         state = SpeedState.THROTTLED
-    elif spread >= NOISY:
+    elif spread >= margin * NOISY:
         state = SpeedState.NOISY
-    return DeviceSpeed(state, middle_s, usual_s, spread)
+    return DeviceSpeed(state, median_s, usual_s, spread)

@@ -11,7 +11,7 @@ from markupsafe import Markup
 from service.templating import Templates
 from service.times import parse_time
 from tuner.durations import format_duration
-from tuner.figures.axes import shown
+from tuner.schedule.space import readable
 from tuner.search.verdict import Ratio
 
 FOLDER = Path(__file__).parent
@@ -69,7 +69,7 @@ def format_ago(seconds_ago: float) -> str:
 UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 FILTERS: Mapping[str, Callable[..., object]] = {
-    "axis": shown,
+    "axis": readable,
     "seconds": seconds,
     "age": age,
     "ratio": ratio,

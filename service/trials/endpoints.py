@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Annotated, Literal
 
 from anyio import to_thread
@@ -56,9 +57,7 @@ def trial_table(
 ) -> TrialTableOut:
     """Trials of one search task, filtered and in any order. Those that lack what they are ordered by come last."""
     _, _, row = find_task(storage, job_id, task)
-    query = TrialQuery(
-        wanted.error, wanted.kernel, wanted.instance, wanted.phase, order, descending, cursor, limit
-    )  # fmt: skip
+    query = replace(wanted, order=order, descending=descending, cursor=cursor, limit=limit)
     return TrialTableOut.of(storage.find_trials(row.id, query))
 
 

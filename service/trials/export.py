@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tuner.errors import InvalidInput
-from tuner.figures.axes import meanings_of, shown
+from tuner.figures.axes import meanings_of
+from tuner.schedule.space import readable
 from tuner.storage import Job, SearchTaskRow
 from tuner.storage.sql import ClientStorage
 from tuner.storage.trials import TrialLine, TrialOrder, TrialQuery
@@ -42,7 +43,7 @@ class Flat:
     @property
     def axes(self) -> list[str]:
         """The names that people are shown of all axes of the space."""
-        return sorted({shown(name) for axes in meanings_of(self.row.task).values() for name in axes})
+        return sorted({readable(name) for axes in meanings_of(self.row.task).values() for name in axes})
 
     @property
     def columns(self) -> list[str]:

@@ -141,14 +141,14 @@ def _device_token(storage: DeviceStorage) -> Iterator[str]:
 
 def check_free(port: int) -> None:
     """Raise CommandFailed if the port is in use."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((HOST, port))
-        except OSError as error:
-            what = f"port {port} of {HOST} cannot be used: {error.strerror}"
-            message = f"{what}; stop what listens there, or choose another with --port"
-            raise CommandFailed(ExitCode.REFUSED, message, field="port") from None
+    from tuner.measure.network.addresses import check_port  # noqa: PLC0415  (keeps --help fast)
+
+    try:
+        check_port(port, HOST)
+    except OSError as error:
+        what = f"port {port} of {HOST} cannot be used: {error.strerror}"
+        message = f"{what}; stop what listens there, or choose another with --port"
+        raise CommandFailed(ExitCode.REFUSED, message, field="port") from None
 
 
 def _run(plan: Plan, supervisor: Supervisor, storage: Storage, stop: threading.Event, json_output: bool) -> None:

@@ -17,7 +17,7 @@ from tuner.figures.view import SearchView
 from tuner.program.job.task import SearchTask
 from tuner.program.language.workload import JsonObject
 from tuner.schedule import space_of
-from tuner.schedule.space import READABLE, MicroKernel
+from tuner.schedule.space import MicroKernel, readable
 
 SLICES = 6
 """Axes that have a slice."""
@@ -55,11 +55,6 @@ def chosen_of(view: SearchView) -> Chosen:
     return Chosen(common, kernels, speed[kept], [axes[column] for column in varies], values[:, varies])
 
 
-def shown(name: str) -> str:
-    """An axis by the name that people are shown."""
-    return READABLE.get(name, name)
-
-
 def meanings_of(task: SearchTask) -> dict[str, dict[str, str]]:
     """What a choice on each axis means, by rule and by the axis' name in records: from the space of the task itself.
 
@@ -85,7 +80,7 @@ def axis_importance(view: SearchView) -> go.Figure:
     figure.add_trace(
         go.Bar(
             x=style.rounded([100 * axis.share for axis in axes], 4),
-            y=[style.plain(shown(axis.name)) for axis in axes],
+            y=[style.plain(readable(axis.name)) for axis in axes],
             orientation="h",
             marker={"color": style.OURS if found.explained >= LITTLE else style.NEUTRAL},
             text=[f"{100 * np.expm1(axis.effect):.3g} %" for axis in axes],
@@ -114,7 +109,7 @@ def slices(view: SearchView) -> go.Figure:
     for number, axis in enumerate(order):
         row, column = number // COLUMNS + 1, number % COLUMNS + 1
         figure.add_traces(_slice(view, chosen, axis, docs), rows=row, cols=column)
-        title = f"{style.plain(shown(chosen.axes[axis]))} (choice)"
+        title = f"{style.plain(readable(chosen.axes[axis]))} (choice)"
         figure.update_xaxes(title_text=title, type="category", row=row, col=column)
     figure.update_yaxes(range=[0, 105])
     figure.update_yaxes(title_text="Speed (% of the best)", col=1)
@@ -143,7 +138,7 @@ def _slice(view: SearchView, chosen: Chosen, column: int, docs: Mapping[str, str
     kept = order[extremes(chosen.speed[order], MAX_POINTS // SLICES)]
     best = [float(chosen.speed[values == value].max()) for value in choices]
     labels = {float(value): f"{value:g}" for value in choices}
-    about = f"{shown(name)}: {docs.get(name, '')}"
+    about = f"{readable(name)}: {docs.get(name, '')}"
     return [
         go.Scatter(
             x=[labels[float(value)] for value in choices],
@@ -176,7 +171,7 @@ def coordinates(view: SearchView) -> JsonObject:
         "rule": chosen.rule,
         "axes": [
             {
-                "name": shown(chosen.axes[column]),
+                "name": readable(chosen.axes[column]),
                 "doc": docs.get(chosen.axes[column], ""),
                 "choices": [int(value) for value in own],
             }

@@ -11,10 +11,11 @@ import numpy as np
 import plotly.graph_objects as go
 
 from tuner.figures import style
-from tuner.figures.axes import Chosen, chosen_of, shown
+from tuner.figures.axes import Chosen, chosen_of
 from tuner.figures.columns import Floats, Ints
 from tuner.figures.thinning import MAX_POINTS, extremes
 from tuner.figures.view import SearchView
+from tuner.schedule.space import readable
 
 CLASSES = (0.0, 0.4, 0.6, 0.8, 0.95)
 """The least share of the best's speed of each class of kernels."""
@@ -45,7 +46,7 @@ def tile_parameters(view: SearchView) -> go.Figure:
             figure.add_trace(_lines(view, chosen, heights, own[_thinned(chosen, own)], number))
     figure.add_trace(_ticks(choices))
     figure.update_xaxes(title_text="Axis of the space (name)", tickvals=list(range(len(chosen.axes))))
-    figure.update_xaxes(ticktext=[style.plain(shown(name)) for name in chosen.axes], gridcolor=style.NEUTRAL)
+    figure.update_xaxes(ticktext=[style.plain(readable(name)) for name in chosen.axes], gridcolor=style.NEUTRAL)
     figure.update_xaxes(range=[-0.7, len(chosen.axes) - 0.5], tickangle=-60 if len(chosen.axes) > 6 else 0)
     figure.update_yaxes(title_text="Choice (value)", showticklabels=False, ticks="", showgrid=False, range=[0, 1])
     return figure.update_layout(hovermode="closest", showlegend=True)

@@ -28,6 +28,11 @@ READABLE: Mapping[str, str] = {
 """What people are shown of axes whose names in records, files and code are short."""
 
 
+def readable(axis: str) -> str:
+    """An axis by the name that people are shown."""
+    return READABLE.get(axis, axis)
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class MicroKernel:
     """A point of a rule's search space: how one tile of the computation is carried out, whatever the shape.
@@ -75,7 +80,7 @@ class MicroKernel:
     @property
     def named(self) -> dict[str, int]:
         """Its values by the names that people are shown."""
-        return {READABLE.get(name, name): value for name, value in self.values}
+        return {readable(name): value for name, value in self.values}
 
     @property
     def shown(self) -> str:
@@ -99,7 +104,7 @@ class Axis:
     @property
     def shown(self) -> str:
         """The name that people are shown."""
-        return READABLE.get(self.name, self.name)
+        return readable(self.name)
 
     def __post_init__(self) -> None:
         if self.is_optional and self.choices[0] != DEFAULT_CHOICE:

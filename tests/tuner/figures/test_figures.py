@@ -16,7 +16,6 @@ from tests.fakes import TASK, latency_s
 from tests.searching import known
 from tests.tuner.figures.searches import THREE, TWO, finished, library, sampled
 from tuner.figures import COMPARABLE, FIGURES, SearchView, UnknownFigure, compare, figure, kernel_times
-from tuner.figures.axes import shown as readable
 from tuner.figures.kernels import MAX_KERNELS
 from tuner.figures.model import spearman
 from tuner.program.job.build import make_workload
@@ -24,6 +23,7 @@ from tuner.program.job.task import SearchTask
 from tuner.program.language.workload import ShapeVar
 from tuner.program.target.calibration import Level, Levels
 from tuner.records import Baseline, Baselines, ErrorKind, MeasureResult, Phase, Roof
+from tuner.schedule.space import readable
 from tuner.search.summary import SearchSummary
 
 

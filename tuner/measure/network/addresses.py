@@ -53,6 +53,13 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def check_port(port: int, host: str = "127.0.0.1") -> None:
+    """Raises OSError if nobody could listen there now. Connections of a server that has ended are in nobody's way."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind((host, port))
+
+
 def free_port(host: str = "127.0.0.1") -> int:
     """A TCP port that was free a moment ago."""
     with socket.socket() as probe:

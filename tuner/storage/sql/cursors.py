@@ -16,20 +16,28 @@ R = TypeVar("R")
 MAX_NUMBER = 2**62
 
 
+def opaque(text: str) -> str:
+    return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
+
+
+def text_of(cursor: str) -> str:
+    """What ``opaque`` was given; empty for what it never gave."""
+    try:
+        padded = cursor.encode("ascii") + b"=" * (-len(cursor) % 4)
+        return base64.b64decode(padded, altchars=b"-_", validate=True).decode("ascii")
+    except (binascii.Error, UnicodeError):
+        return ""
+
+
 def encode(listing: str, number: int) -> str:
-    return base64.urlsafe_b64encode(f"{listing}:{number}".encode()).decode().rstrip("=")
+    return opaque(f"{listing}:{number}")
 
 
 def decode(listing: str, cursor: str | None) -> int | None:
     """The number that ``encode`` was given. Raises InvalidInput unless it is of the same listing."""
     if cursor is None:
         return None
-    try:
-        padded = cursor.encode("ascii") + b"=" * (-len(cursor) % 4)
-        text = base64.b64decode(padded, altchars=b"-_", validate=True).decode("ascii")
-    except (binascii.Error, UnicodeError):
-        text = ""
-    name, _, number = text.partition(":")
+    name, _, number = text_of(cursor).partition(":")
     if name != listing or not number.isdecimal() or len(number) > 18:
         raise InvalidInput("cursor", f"{cursor[:80]!r} is not a cursor of this list", "take it from a page")
     return int(number)

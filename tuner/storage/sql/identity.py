@@ -12,14 +12,18 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import Row
+from sqlalchemy import Connection, Row, Text, bindparam, cast, select
 
 from tuner.program.job.task import SearchTask, check_shape, parse_shape
 from tuner.program.language.workload import JsonObject, Workload, WorkloadInstance, format_shape
 from tuner.storage.errors import CorruptData, reading
+from tuner.storage.sql.schema import search_tasks
 
 _log = logging.getLogger(__name__)
 
+_TASK = select(search_tasks.c.id, cast(search_tasks.c.task, Text).label("text")).where(
+    search_tasks.c.id == bindparam("task")
+)
 LABEL = "label"
 """The member beside the canonical form: what the job that came first with the workload called it."""
 
@@ -54,6 +58,11 @@ def job_shapes(task: str) -> Mapping[str, Mapping[str, int]]:
     """
     result = stored_task(task).with_least_shape()
     return {symbols_text(result, instance): instance.shape for instance in result.instances}
+
+
+def job_shapes_of(connection: Connection, task: int) -> Mapping[str, Mapping[str, int]]:
+    """The ``job_shapes`` of one search task; empty if there is none, or it cannot be read."""
+    return shapes_of(connection.execute(_TASK, {"task": task})).get(task, {})
 
 
 def shapes_of(rows: Iterable[Row[Any]]) -> Mapping[int, Mapping[str, Mapping[str, int]]]:

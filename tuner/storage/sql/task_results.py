@@ -20,8 +20,8 @@ from tuner.storage.errors import CorruptData, reading
 from tuner.storage.sql import cursors
 from tuner.storage.sql._rows import Part
 from tuner.storage.sql.columns import from_json
-from tuner.storage.sql.identity import instance_of, shapes_of
-from tuner.storage.sql.schema import micro_kernels, search_tasks, tuning_records
+from tuner.storage.sql.identity import instance_of, job_shapes_of
+from tuner.storage.sql.schema import micro_kernels, tuning_records
 
 _log = logging.getLogger(__name__)
 
@@ -38,9 +38,6 @@ _PAGE = (
 )
 _KERNELS = select(micro_kernels.c.id, cast(micro_kernels.c.kernel, Text).label("kernel")).where(
     micro_kernels.c.id.in_(bindparam("ids", expanding=True))
-)
-_TASK = select(search_tasks.c.id, cast(search_tasks.c.task, Text).label("text")).where(
-    search_tasks.c.id == bindparam("task")
 )
 _KINDS: Mapping[str | None, ErrorKind | None] = {None: None, **{kind.value: kind for kind in ErrorKind}}
 _PHASES = {phase.value: phase for phase in Phase}
@@ -75,8 +72,7 @@ class FigureResults(Part):
             if not rows:
                 return False
             if known.shapes is None:
-                found = shapes_of(connection.execute(_TASK, {"task": known.search_task_id}))
-                known.shapes = found.get(known.search_task_id, {})
+                known.shapes = job_shapes_of(connection, known.search_task_id)
             _add_kernels(connection, known, {row.kernel_id for row in rows})
         known.results.extend(_results(known, rows))
         known.after = rows[-1].id

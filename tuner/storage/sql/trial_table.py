@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import json
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, and_, cast, func, or_, select
-from sqlalchemy import Text as SqlText
+from sqlalchemy import ColumnElement, Select, and_, func, or_, select
 
 from tuner.errors import InvalidInput
 from tuner.schedule.space import MicroKernel
 from tuner.storage.errors import CorruptData, reading
 from tuner.storage.sql import cursors
 from tuner.storage.sql._rows import AnyRow, Part, readable
-from tuner.storage.sql.identity import instance_of, shapes_of
-from tuner.storage.sql.schema import micro_kernels, search_tasks, tuning_records
+from tuner.storage.sql.identity import instance_of, job_shapes_of
+from tuner.storage.sql.schema import micro_kernels, tuning_records
 from tuner.storage.trials import FAILED, SUCCEEDED, TrialFacet, TrialLine, TrialOrder, TrialQuery, TrialTable
 
 _record = tuning_records.c
@@ -45,7 +42,7 @@ class TrialTables(Part):
     def find_trials(self, search_task_id: int, query: TrialQuery) -> TrialTable:
         """A part of the trials of a search task. A cursor of another order raises InvalidInput on ``cursor``."""
         with self._database.read() as connection:
-            shapes = _shapes(connection, search_task_id)
+            shapes = job_shapes_of(connection, search_task_id)
             key = _key(query)
             where = [_record.search_task_id == search_task_id, *_conditions(query, shapes)]
             if query.cursor is not None:
@@ -61,18 +58,12 @@ class TrialTables(Part):
         by = (_record.error_kind, _record.phase, _record.instance)
         query = select(*by, func.count().label("trials")).where(_record.search_task_id == search_task_id).group_by(*by)
         with self._database.read() as connection:
-            shapes = _shapes(connection, search_task_id)
+            shapes = job_shapes_of(connection, search_task_id)
             rows = connection.execute(query).all()
         return tuple(
             TrialFacet(row.error_kind, row.phase, str(instance_of(row.instance, 1.0, shapes)), row.trials)
             for row in sorted(rows, key=lambda row: (row.error_kind or "", row.phase, row.instance))
         )
-
-
-def _shapes(connection: Any, search_task_id: int) -> Shapes:
-    query = select(search_tasks.c.id, cast(search_tasks.c.task, SqlText).label("text"))
-    found = shapes_of(connection.execute(query.where(search_tasks.c.id == search_task_id)))
-    return found.get(search_task_id, {})
 
 
 def _lines(key: ColumnElement[Any]) -> Select[Any]:
@@ -107,8 +98,7 @@ def _conditions(query: TrialQuery, shapes: Shapes) -> list[ColumnElement[bool]]:
 
 # -- cursors --------------------------------------------------------------------------------------------------------
 def _encoded(query: TrialQuery, row: AnyRow) -> str:
-    text = json.dumps([query.order, query.descending, row.key, row.id])
-    return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
+    return cursors.opaque(json.dumps([query.order, query.descending, row.key, row.id]))
 
 
 def _behind(key: ColumnElement[Any], query: TrialQuery) -> ColumnElement[bool]:
@@ -122,9 +112,8 @@ def _behind(key: ColumnElement[Any], query: TrialQuery) -> ColumnElement[bool]:
 def _decoded(query: TrialQuery) -> tuple[Any, int]:
     cursor = query.cursor or ""
     try:
-        text = base64.b64decode(cursor.encode("ascii") + b"=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
-        order, descending, value, number = json.loads(text)
-    except (binascii.Error, UnicodeError, ValueError, TypeError):
+        order, descending, value, number = json.loads(cursors.text_of(cursor))
+    except (ValueError, TypeError):
         order = descending = value = number = None
     wanted = str if query.order is TrialOrder.KERNEL else int | float
     is_number = isinstance(number, int) and 0 <= number <= cursors.MAX_NUMBER
