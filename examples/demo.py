@@ -83,7 +83,7 @@ def _demo(options: argparse.Namespace) -> int:
         library = sw.load(directory)
         say(f"\nlibrary: {library}; kernels:")
         for kernel in library.kernels:
-            say(f"  {kernel.id}  {kernel}")
+            say(f"  {kernel.id}  {kernel.shown}")
         timed = _compare(library, sw.load(theory))
     lines = timed.table()
     options.table.write_text("\n".join(line for _, line in lines) + "\n")
