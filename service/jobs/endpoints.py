@@ -48,7 +48,8 @@ router = APIRouter(prefix="/jobs", tags=["jobs"])
 MAX_LINES = 1000
 
 FILTER = (
-    "words, each in the name, id, owner or tags, and `name:`, `id:`, `owner:`, `tag:`, `state:`, `device:` and `note:` "
+    "words, each in the name, owner or tags or at the start of the id, and "
+    "`name:`, `id:`, `owner:`, `tag:`, `state:`, `device:` and `note:` "
     "with a value; `-` before one finds what lacks it; quotation marks hold spaces together"
 )
 CREATED = {

@@ -89,7 +89,7 @@ def watch(job_id: str, timeout: float | None, url: str | None, key: str | None, 
 
 @click.command("jobs")
 @click.option("--state", type=click.Choice(STATES), help="Only jobs in this state.")
-@click.option("--search", metavar="TEXT", help="Words of the name, id, owner or tags; name:, tag:, ... for one.")
+@click.option("--search", metavar="TEXT", help="Words of name, owner, tags or id's start; name:, tag:, ... for one.")
 @click.option("--limit", type=click.IntRange(1, 10_000), default=20, show_default=True, help="At most so many.")
 @options.service
 @as_json

@@ -71,6 +71,9 @@ def test_jobs_are_found_by_what_is_said_of_them(storage: Storage) -> None:
         "conv: 3x3": ["conv: 3x3"],
         "nv:": ["conv: 3x3"],
         f"id:{made['bert large'].id}": ["bert large"],
+        made["bert large"].id: ["bert large"],
+        f"id:{made['bert large'].id[-8:]}": ["bert large"],
+        made["bert large"].id[-8:]: [],
         "device:local": ["bert base", "bert large", "conv: 3x3"],
     }.items():
         assert found(storage, text) == wanted, text

@@ -24,7 +24,7 @@ except SystemExit:
 """
 BUILDER = """
 from tuner.measure.builders.local import _ready, _Worker
-worker = _Worker()
+worker = _Worker(maximum_uses=1)
 worker.send(_ready)
 worker.recv()
 """
@@ -35,7 +35,10 @@ def torch_is_imported_by(statements: str, folder: Path, environment: dict[str, s
     """Whether a process tries to import ``torch``."""
     (folder / "torch.py").write_text(TORCH)
     environment = {**os.environ, **environment, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}"}
-    subprocess.run([sys.executable, "-c", statements], env=environment, capture_output=True, timeout=120, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", statements], env=environment, stderr=subprocess.PIPE, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
     return (folder / "asked").exists()
 
 

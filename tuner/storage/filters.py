@@ -1,8 +1,8 @@
 """The language that lists are searched in: words, and ``field:value`` for a few fields.
 
 ``bert tag:nightly -state:failed owner:ada name:"dense layer"``: all of it must hold. A word is looked for in the name,
-the id, the owner and the tags; ``-`` before a term finds what lacks it; quotation marks hold spaces together. What
-stands before a colon and is no field is part of a word: names may have colons.
+the owner and the tags, and at the start of the id; ``-`` before a term finds what lacks it; quotation marks hold spaces
+together. What stands before a colon and is no field is part of a word: names may have colons.
 """
 
 from __future__ import annotations

@@ -19,7 +19,9 @@ def _holds(term: Term) -> ColumnElement[bool]:
 
     match term.field:
         case None:
-            return or_(holds("name"), holds("id"), _owned(term.text), holds("tags"))
+            # The digits of an id are random: a word of the letters a to f, as "ada", would find jobs by chance.
+            begins = jobs.c.id.istartswith(term.text, autoescape=True)
+            return or_(holds("name"), begins, _owned(term.text), holds("tags"))
         case "owner":
             return _owned(term.text)
         case "tag":
