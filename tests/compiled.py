@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 import os
+import platform
 import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -12,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import pytest
 import tvm
 
@@ -48,6 +51,8 @@ def loaded(binary: bytes) -> Call:
     return lambda operands: entry(*map(tensor_of, operands))
 
 
+MXCSR, DENORMAL = 7, 2
+"""The word of an x86-64 environment of floating point, and its bit, that say that an operand was denormal."""
 UNROLLED = ("mr", "nv", "ev", "ku")
 """Axes of spaces whose values are how often code is repeated."""
 
@@ -82,6 +87,54 @@ def problems(task: SearchTask, kernel: MicroKernel, call: Call, shapes: Sequence
 def built_problems(task: SearchTask, kernel: MicroKernel, shapes: Sequence[Mapping[str, int]]) -> list[str]:
     """The same of a library of this one kernel."""
     return problems(task, kernel, loaded(compile_candidate(task, kernel).binary), shapes)
+
+
+def computes_with_denormals(task: SearchTask, kernel: MicroKernel, dims: Mapping[str, int]) -> bool:
+    """Whether a call on normal numbers computes with denormal ones: it does if it takes those that a workspace holds
+    that nobody wrote. Skips where the CPU does not tell."""
+    if platform.machine() != "x86_64":
+        pytest.skip("only x86-64 has a flag of denormal operands that can be read")
+    call, told = loaded(compile_candidate(task, kernel).binary), []
+
+    def watched(operands: Sequence[Any]) -> object:
+        _fill_workspaces_with_denormals()
+        _denormal_flag(clear=True)
+        answer = call(operands)
+        told.append(_denormal_flag())
+        return answer
+
+    assert problems(task, kernel, watched, [dims]) == []
+    return told == [True]
+
+
+def _denormal_flag(*, clear: bool = False) -> bool:
+    """Whether this thread computed with a denormal operand since the flag was cleared."""
+    state, libm = (ctypes.c_uint32 * 8)(), ctypes.CDLL("libm.so.6")
+    libm.fegetenv(state)
+    is_set = bool(state[MXCSR] & DENORMAL)
+    if clear:
+        state[MXCSR] &= ~DENORMAL
+        libm.fesetenv(state)
+    return is_set
+
+
+def _fill_workspaces_with_denormals(count: int = 6, size: int = 2**22) -> None:
+    """TVM's pool of a thread gives out again what it got back."""
+    runtime = ctypes.CDLL(str(next(Path(tvm.__file__).parent.glob("lib/libtvm_runtime.*"))))
+    runtime.TVMBackendAllocWorkspace.restype = ctypes.c_void_p
+    runtime.TVMBackendAllocWorkspace.argtypes = [
+        ctypes.c_int,
+        ctypes.c_int,
+        ctypes.c_uint64,
+        ctypes.c_int,
+        ctypes.c_int,
+    ]
+    runtime.TVMBackendFreeWorkspace.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_void_p]
+    pages = [runtime.TVMBackendAllocWorkspace(1, 0, size, 2, 32) for _ in range(count)]
+    for page in pages:
+        np.ctypeslib.as_array((ctypes.c_uint32 * (size // 4)).from_address(page))[:] = 1
+    for page in pages:
+        runtime.TVMBackendFreeWorkspace(1, 0, page)
 
 
 def runnable(mcpu: str) -> Target:

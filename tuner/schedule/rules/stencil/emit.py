@@ -54,10 +54,12 @@ class TileNest(Nest):
         shape, dtype = self._copy_shape(), register_type(self.source.dtype)
 
         def tiles(share: Share) -> None:
-            with workspace(shape, dtype) as copy, I.serial(*share) as number:
-                tile = self._tile(copy, position_of(number, counts))
-                tile.fill()
-                tile.compute()
+            with workspace(shape, dtype) as copy:
+                self._clear(copy, shape)
+                with I.serial(*share) as number:
+                    tile = self._tile(copy, position_of(number, counts))
+                    tile.fill()
+                    tile.compute()
 
         in_shares(I.Bind(total), self.threads, tiles)
 
@@ -69,6 +71,15 @@ class TileNest(Nest):
             shape.append(slide.span(tirx.max(block, i64(1))))
         beyond = -(-(self.vector.reach // self.vector.stride) // self.lanes)
         return [*shape, i64(len(self.program.phases)), i64((self.kernel["chunk"] + beyond) * self.lanes)]
+
+    def _clear(self, copy: TirExpr, shape: Sequence[TirExpr]) -> None:
+        """Zero, once: the last vectors of a ragged tile reach past what is copied. Memory that nobody wrote may hold
+        denormal numbers, with which a CPU computes a hundred times slower."""
+        nothing = constant(0, register_type(self.source.dtype), self.lanes)
+        with ExitStack() as loops:
+            at = [loops.enter_context(I.serial(i64(0), size)) for size in shape[:-1]]
+            with I.serial(i64(0), tirx.truncdiv(shape[-1], i64(self.lanes))) as number:
+                I.buffer_store(copy, nothing, [*at, self.vectors.ramp(number * i64(self.lanes))])
 
     def _tile(self, copy: TirExpr, position: Index) -> _Tile:
         starts = {axis: I.Bind(position[axis] * i64(step)) for axis, step in self.steps.items()}

@@ -153,11 +153,19 @@ class _Transforms:
     def forward(self, picked: TirExpr, inputs: TirExpr) -> None:
         """The tiles, transformed: ``inputs`` [POINTS * panels, channels, columns]. ``picked`` [POINTS, tiles] has the
         elements of tiles of one channel."""
+        self._clear_rest(picked)
         with I.serial(i64(0), i64(self.own.channels)) as channel:
             with I.serial(i64(0), self.rows) as row:
                 self._pick(picked, channel, row)
             with I.serial(i64(0), self.vectors) as vector:
                 self._transform(picked, inputs, channel, vector)
+
+    def _clear_rest(self, picked: TirExpr) -> None:
+        """Zero past the last tile, where no row stores anything. Memory that nobody wrote may hold denormal numbers,
+        with which a CPU computes a hundred times slower."""
+        last = bound_unless_known(tirx.max(self.vectors - i64(1), i64(0)) * i64(self.lanes))
+        with I.serial(i64(0), i64(POINTS)) as point:
+            I.buffer_store(picked, self.context.vectors.zero(), [point, self.context.vectors.ramp(last)])
 
     def _pick(self, picked: TirExpr, channel: TirExpr, row: TirExpr) -> None:
         """The elements of a row of tiles. The next row overwrites what is stored past its last tile, or it is spare."""

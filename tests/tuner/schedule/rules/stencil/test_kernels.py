@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.compiled import built_problems, loaded
+from tests.compiled import built_problems, computes_with_denormals, loaded
 from tests.shares import shares
 from tuner.library.codegen import compile_candidate
 from tuner.measure.verification.verify import difference
@@ -79,6 +79,12 @@ def test_dynamic_sizes_from_nothing_on(layout: str, threads: int) -> None:
     names = task.workload.symbols
     shapes = [dict(zip(names, sizes, strict=True)) for sizes in SIZES]
     assert built_problems(task, default_kernel(task), shapes) == []
+
+
+def test_lanes_past_the_copy_are_not_computed_from_what_memory_held() -> None:
+    # The last of two vectors of a row reads two elements past the 32 that its 30 are copied with.
+    task = _task({"op": "depthwise_conv2d", "args": {"b": 1, "c": "T", "h": 6, "w": 30, "r": 3, "s": 3}}, 1)
+    assert not computes_with_denormals(task, default_kernel(task), task.workload.dims({"T": 3}))
 
 
 SIZES = [(0, 3, 4, 5), (2, 0, 4, 5), (1, 1, 1, 1), (1, 1, 0, 3), (1, 2, 3, 0), (2, 3, 17, 16), (1, 17, 2, 65)]

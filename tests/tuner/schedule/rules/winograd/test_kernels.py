@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.compiled import built_problems, runnable, spills
+from tests.compiled import built_problems, computes_with_denormals, runnable, spills
 from tuner.program.job.build import workload_from_json
 from tuner.program.job.task import SearchTask
 from tuner.program.language.shape_vars import ShapeVar
@@ -45,6 +45,12 @@ def test_kernels_are_right_at_any_size(mcpu: str, data: st.DataObject) -> None:
 def test_sums_over_many_channels_are_within_the_bounds() -> None:
     own = task(native(), c=512, h=6, w=6, o=16, pad=1)
     assert built_problems(own, RULE.default_kernel(own), [own.workload.dims({"T": 2})]) == []
+
+
+def test_lanes_past_the_last_tile_are_not_computed_from_what_memory_held() -> None:
+    # 14 tiles in a row: in a block of 4 rows the last vector has tiles in half of its lanes.
+    own = task(native(), c=16, h=28, w=28, o=16, pad=1)
+    assert not computes_with_denormals(own, RULE.default_kernel(own), own.workload.dims({"T": 1}))
 
 
 def test_accumulators_stay_in_registers() -> None:
