@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -16,6 +15,7 @@ from tuner.program.job.task import SearchTask
 from tuner.program.language.workload import Workload
 from tuner.program.target import Target
 from tuner.schedule import RULES, Extents, NoMatch, Rule
+from tuner.schedule.function import KernelFunction
 from tuner.schedule.space import Axis, MicroKernel, SearchSpace
 
 
@@ -40,9 +40,7 @@ class Rival(Rule):
     def default_kernel(self, task: SearchTask) -> MicroKernel:
         return self.space(task).kernel({"width": 4, "depth": 1})
 
-    def estimate_s(
-        self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents
-    ) -> NDArray[np.float64]:
+    def estimate_s(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float64]:
         rows = extents["m"].astype(np.float64)
         return np.stack([self.slowness * (1e-6 + 1e-7 * rows / kernel["width"]) for kernel in kernels])
 
@@ -50,7 +48,7 @@ class Rival(Rule):
         columns = [[kernel["width"], kernel["depth"]] for kernel in kernels]
         return np.repeat(np.array(columns, np.float32)[:, None, :], len(extents["m"]), axis=1)
 
-    def emit(self, task: SearchTask, kernel: MicroKernel, name: str) -> Any:
+    def body(self, task: SearchTask, kernel: MicroKernel, function: KernelFunction) -> None:
         raise NotImplementedError("the rival's kernels are never compiled")
 
 

@@ -390,6 +390,39 @@ SAMPLES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     },
 }  # fmt: skip
 
+CUT_SAMPLES: Mapping[str, Mapping[str, Any]] = {
+    "convolutions": _program(
+        "a[b, o, y, x] = sum(c, r, s) i[b, c, y + r, x + s] * w[o, c, r, s]\n"
+        "h[b, o, y, x] = max(a[b, o, y, x], 0)\n"
+        "out[b, q, y, x] = sum(o) h[b, o, y, x] * v[q, o]",
+        extents={"b": "T", "o": 18, "y": 5, "x": 7, "c": 16, "r": 3, "s": 3, "q": 9}, constant=["w", "v"],
+    ),
+    "products": _program(
+        "a[m, f] = sum(k) x[m, k] * w1[f, k]\n"
+        "b[m, g] = sum(f) a[m, f] * w2[g, f]\n"
+        "out[m, n] = sum(g) b[m, g] * w3[n, g]",
+        extents={"m": "T", "f": 19, "k": 33, "g": 7, "n": 21}, constant=["w1", "w2", "w3"],
+    ),
+    "products-bfloat16": _program(
+        "a[b, m, f] = sum(k) x[b, m, k] * y[b, k, f]\nout[b, m, n] = sum(f) a[b, m, f] * z[b, f, n]",
+        extents={"b": 2, "m": "T", "f": 34, "k": 32, "n": 20}, dtype="bfloat16",
+    ),
+    "centred": _program(
+        "s[m] = sum(k) x[m, k]\nc[m, k] = x[m, k] - s[m] / extent(k)\nout[m, n] = sum(k) c[m, k] * w[n, k]",
+        extents={"m": "T", "k": 37, "n": 19}, constant=["w"],
+    ),
+    "softmax": _program(
+        "a[m, n] = sum(k) x[m, k] * w[n, k]\ntop[m] = max(n) a[m, n]\ne[m, n] = exp(a[m, n] - top[m])\n"
+        "z[m] = sum(n) e[m, n]\nout[m, n] = e[m, n] / z[m]",
+        extents={"m": "T", "n": "S", "k": 18},
+    ),
+    "two-outputs": _program(
+        "a[m, f] = sum(k) x[m, k] * y[f, k]\ntop[m] = max(f) a[m, f]\nout[m, n] = sum(f) a[m, f] * z[f, n]",
+        extents={"m": 9, "f": "T", "k": 17, "n": 12}, outputs=["a", "top", "out"],
+    ),
+}  # fmt: skip
+"""Programs that no rule takes whole, and several in pieces."""
+
 
 @cache
 def _workload(sample: str) -> Workload:

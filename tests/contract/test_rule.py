@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.compiled import built_problems, shortest
-from tests.contract.rule_samples import RANGE, SAMPLES, sample_task
+from tests.contract.rule_samples import CUT_SAMPLES, RANGE, SAMPLES, sample_task
 from tests.shares import shares
 from tuner.measure.verification.inputs import random_inputs
 from tuner.measure.verification.ragged import ragged_dims
@@ -27,12 +27,20 @@ TARGETS = [
     for mcpu in ("x86-64-v3", "sapphirerapids", "neoverse-n1")
 ]
 RULE = {rule.name: rule for rule in RULES}
+WHERE = tuple(zip(TARGETS, (1, 4, 2), strict=True))
 CASES = [
     pytest.param(RULE[name], sample_task(sample, target, threads), id=f"{name}-{title}-{target.mcpu}-{threads}")
     for name, samples in SAMPLES.items()
     for title, sample in samples.items()
-    for target, threads in zip(TARGETS, (1, 4, 2), strict=True)
+    for target, threads in WHERE
 ]
+CUT = [
+    pytest.param(rule, task, id=f"cut-{title}-{task.known_target.mcpu}-{task.threads}-{number}")
+    for title, sample in CUT_SAMPLES.items()
+    for task in (sample_task(sample, target, threads) for target, threads in WHERE)
+    for number, rule in enumerate(rules_of(task)[:2])
+]
+CASES += CUT
 COMPILED = [
     pytest.param(
         RULE[name],
@@ -44,6 +52,10 @@ COMPILED = [
     )
     for name, samples in SAMPLES.items()
     for number, (title, sample) in enumerate(samples.items())
+] + [
+    pytest.param(rules_of(task)[0], task, number, id=f"cut-{title}")
+    for number, (title, sample) in enumerate(CUT_SAMPLES.items())
+    for task in (sample_task(sample, native(), 1 + number // 2 % 2),)
 ]
 
 
@@ -85,7 +97,7 @@ def test_moves_of_the_space_are_legal_and_bear_the_rules_name(rule: Rule, task: 
         assert space.kernel(dict(kernel.values)) == kernel
         assert space.canonicalise(space.values_of(kernel)) == space.values_of(kernel)
         assert (kernel.rule, kernel.rule_version) == (rule.name, rule.version)
-        assert rule_of(kernel) is rule
+        assert rule_of(kernel) == rule
     assert first not in near
 
 

@@ -25,7 +25,7 @@ from tuner.program.job.build import workload_from_stored
 from tuner.program.job.range_text import Ranges
 from tuner.program.language.spans import contains, span_from_json
 from tuner.program.language.workload import JsonObject, Workload
-from tuner.schedule.registry import RULES
+from tuner.schedule.registry import current_version
 
 
 class ServedTable:
@@ -98,7 +98,7 @@ class ServedTable:
 def is_current(kernel: JsonObject) -> bool:
     """Whether a kernel in public form means to this version what it meant to the one that measured it."""
     result = kernel["kernel"]
-    return any((rule.name, rule.version) == (result["rule"], result["rule_version"]) for rule in RULES)
+    return bool(current_version(result["rule"]) == result["rule_version"])
 
 
 def _logs(points: Sequence[tuple[int, ...]] | NDArray[np.int64]) -> NDArray[np.float64]:

@@ -13,6 +13,7 @@ from tuner.program.language.dtypes import FLOATS
 from tuner.program.language.expr import text_of
 from tuner.program.language.workload import Workload
 from tuner.program.target import Target
+from tuner.schedule.cut.rule import Cut
 from tuner.schedule.registry import explain, rules_for, rules_of, space_of
 from tuner.schedule.rule import NoMatch, Rule
 
@@ -45,6 +46,7 @@ def explained(task: SearchTask) -> dict[str, Any]:
     """
     rules, space = rules_of(task), space_of(task)
     answers = explain(task.workload, task.known_target)
+    answers |= {rule.name: rule.match(task.workload, task.known_target) for rule in rules}
     return {
         "workload": str(task.workload),
         "workload_key": task.workload.key,
@@ -58,9 +60,14 @@ def explained(task: SearchTask) -> dict[str, Any]:
         "rule": rules[0].name,
         "rule_version": rules[0].version,
         # A rule's module says in its first line which pattern it knows.
-        "why": _pattern(rules[0]),
+        "why": _pattern(rules[0], task.workload),
         "rules": [
-            {"name": rule.name, "version": rule.version, "why": _pattern(rule), "roles": _roles(answers[rule.name])}
+            {
+                "name": rule.name,
+                "version": rule.version,
+                "why": _pattern(rule, task.workload),
+                "roles": _roles(answers[rule.name]),
+            }
             for rule in rules
         ],
         "passed_over": {name: answer.reason for name, answer in answers.items() if isinstance(answer, NoMatch)},
@@ -79,7 +86,9 @@ def _read_text(workload: Workload, tensor: str) -> str:
     return text_of(read).replace(", ", ",")
 
 
-def _pattern(rule: Rule) -> str:
+def _pattern(rule: Rule, workload: Workload) -> str:
+    if isinstance(rule, Cut):
+        return rule.described(workload)
     return (sys.modules[type(rule).__module__].__doc__ or rule.name).splitlines()[0].replace("`", "")
 
 

@@ -6,15 +6,18 @@ Several rules may match a task: its space is the union of theirs, and a micro-ke
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.errors import IllegalKernel, InvalidInput
+from tuner.errors import IllegalKernel, InvalidInput, shown
 from tuner.program.job.task import SearchTask
 from tuner.program.language.workload import Workload
 from tuner.program.target import Target
+from tuner.schedule.cut.rule import PREFIX, Cut, Piece
+from tuner.schedule.cut.ways import ways_to_cut
 from tuner.schedule.layout import Layout
 from tuner.schedule.rule import Extents, NoMatch, Rule
 from tuner.schedule.rules.attention import Attention
@@ -50,6 +53,8 @@ RULES: tuple[Rule, ...] = (
     Fallback(),
 )
 """In the order of preference: the first that matches gives the default kernel."""
+CUT_VERSION = 1 + sum(rule.version - 1 for rule in RULES)
+"""The version of every way to cut a program: where a rule gives its kernels another meaning, so do the ways."""
 
 
 def explain(workload: Workload, target: Target) -> dict[str, Mapping[str, str] | NoMatch]:
@@ -82,7 +87,7 @@ def _matching(workload: Workload, target: Target) -> Iterator[Rule]:
 
 
 def rules_of(task: SearchTask) -> tuple[Rule, ...]:
-    """The rules that take a task, whose target is known.
+    """The rules that take a task, whose target is known; ways to cut it into pieces where none but the fallback does.
 
     Raises InvalidInput if there is none, or if those that there are would keep more than MAX_WORKSPACE_BYTES of
     intermediates in memory.
@@ -97,16 +102,53 @@ def rules_of(task: SearchTask) -> tuple[Rule, ...]:
 
 
 def _fitting(task: SearchTask) -> Iterator[Rule]:
-    rules = _matching(task.workload, task.known_target)
-    return (rule for rule in rules if rule.workspace_bytes(task) <= MAX_WORKSPACE_BYTES)
+    for rule in _matching(task.workload, task.known_target):
+        ways = _ways(_Whole(task), RULES) if rule.is_fallback else ()
+        yield from (own for own in ways or (rule,) if own.workspace_bytes(task) <= MAX_WORKSPACE_BYTES)
+
+
+class _Whole:
+    """What the ways to cut a task depend on."""
+
+    def __init__(self, task: SearchTask) -> None:
+        self.task = task
+        self._key = task.workload, task.shape_vars, task.known_target, task.threads
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Whole) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+
+@lru_cache(maxsize=1024)
+def _ways(whole: _Whole, rules: tuple[Rule, ...]) -> tuple[Cut, ...]:
+    return ways_to_cut(whole.task, rules, CUT_VERSION)
 
 
 def rule_of(kernel: MicroKernel) -> Rule:
     """The rule that a micro-kernel names. Raises IllegalKernel for one that this version does not have."""
-    for rule in RULES:
-        if rule.name == kernel.rule:
+    return _cut(kernel.rule, RULES) if kernel.rule.startswith(PREFIX) else _named(kernel.rule, RULES)
+
+
+def _named(name: str, rules: Sequence[Rule]) -> Rule:
+    for rule in rules:
+        if rule.name == name:
             return rule
-    raise IllegalKernel(f"rule {kernel.rule!r} is not known; this version has {', '.join(r.name for r in RULES)}")
+    raise IllegalKernel(f"rule {name!r} is not known; this version has {', '.join(r.name for r in rules)}")
+
+
+@lru_cache(maxsize=1024)
+def _cut(name: str, rules: tuple[Rule, ...]) -> Cut:
+    """The way to cut a program that Cut.name names."""
+    pieces = (piece.partition("/") for piece in name.removeprefix(PREFIX).split(","))
+    try:
+        each = [Piece(_named(rule, rules), tuple(map(int, stages.split(".")))) for rule, _, stages in pieces]
+    except IllegalKernel:
+        raise
+    except ValueError:
+        raise IllegalKernel(f"rule {shown(name)} does not give the stages of its pieces") from None
+    return Cut(each, CUT_VERSION)
 
 
 def space_of(task: SearchTask) -> UnionSpace:
@@ -120,9 +162,16 @@ def default_kernel(task: SearchTask) -> MicroKernel:
     return preferred.default_kernel(task)
 
 
+def current_version(rule: str) -> int | None:
+    """The version of a rule, or of a way to cut, by its name; None for one that this version does not have."""
+    if rule.startswith(PREFIX):
+        return CUT_VERSION
+    return next((each.version for each in RULES if each.name == rule), None)
+
+
 def is_current(kernel: MicroKernel) -> bool:
     """Whether a kernel means to this version what it meant to the one that measured it."""
-    return any((rule.name, rule.version) == (kernel.rule, kernel.rule_version) for rule in RULES)
+    return kernel.rule_version == current_version(kernel.rule)
 
 
 def layouts_of(task: SearchTask, kernel: MicroKernel) -> Mapping[str, Layout]:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from tuner.program.job.task import SearchTask
 from tuner.program.language.workload import Workload
 from tuner.program.target import Target
+from tuner.schedule.function import KernelFunction, kernel_function
 from tuner.schedule.layout import Layout
 from tuner.schedule.space import MicroKernel, SearchSpace
 
@@ -36,15 +37,15 @@ class NoMatch:
 
 
 class Rule(ABC):
-    """Knows one pattern of computation. Everything but ``emit`` works without a compiler.
+    """Knows one pattern of computation. Everything but ``body`` works without a compiler.
 
     A change that gives any old micro-kernel another meaning takes another ``version``. ``is_fallback``: the rule is
     asked only where no other matches.
     """
 
-    name: ClassVar[str]
+    name: str
     """What micro-kernels and records call the rule by."""
-    version: ClassVar[int] = 1
+    version: int = 1
     is_fallback: ClassVar[bool] = False
     kinds: ClassVar[frozenset[str]] = frozenset({"llvm"})
     """The kinds of targets that it emits code for."""
@@ -84,9 +85,15 @@ class Rule(ABC):
         return {}
 
     @abstractmethod
+    def body(self, task: SearchTask, kernel: MicroKernel, function: KernelFunction) -> None:
+        """Write the code of a kernel into a function that has a buffer for every operand."""
+
     def emit(self, task: SearchTask, kernel: MicroKernel, name: str) -> Any:
         """A private ``tvm.tirx.PrimFunc`` of that name: a pointer for each operand of a call in order, then the
         workload's symbols as int64; it returns 0."""
+        with kernel_function(task.workload, self.layouts(task, kernel), name) as function:
+            self.body(task, kernel, function)
+        return function.get()
 
 
 def matched(workload: Workload, found: Found | NoMatch) -> Found:

@@ -29,8 +29,9 @@ READABLE: Mapping[str, str] = {
 
 
 def readable(axis: str) -> str:
-    """An axis by the name that people are shown."""
-    return READABLE.get(axis, axis)
+    """An axis by the name that people are shown; that of a piece (``1.mr``) with its number before it."""
+    piece, dot, own = axis.rpartition(".")
+    return f"{piece}{dot}{READABLE.get(own, own)}"
 
 
 @dataclass(frozen=True, slots=True, repr=False)

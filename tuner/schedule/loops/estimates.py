@@ -18,7 +18,7 @@ from tuner.program.language.notation import Stage
 from tuner.program.language.workload import Workload
 from tuner.program.target import Target
 from tuner.program.target.rates import Rates
-from tuner.schedule.function import KernelFunction, kernel_function
+from tuner.schedule.function import KernelFunction
 from tuner.schedule.rule import Extents, Found, NoMatch, Rule, matched
 from tuner.schedule.space import Axis, MicroKernel, SearchSpace
 
@@ -85,10 +85,8 @@ class LoopRule(Rule, Generic[Found]):
             self.sizes(task, self.found(task), extents), kernels, self.estimate_s(task, kernels, extents)
         )
 
-    def emit(self, task: SearchTask, kernel: MicroKernel, name: str) -> Any:
-        with kernel_function(task.workload, {}, name) as function:
-            self.write(task, self.found(task), kernel, function)
-        return function.get()
+    def body(self, task: SearchTask, kernel: MicroKernel, function: KernelFunction) -> None:
+        self.write(task, self.found(task), kernel, function)
 
 
 def _nearest(axis: Axis, wanted: Mapping[str, int]) -> int:

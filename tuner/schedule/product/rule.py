@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from tuner.program.job.task import SearchTask
 from tuner.program.language.workload import Workload
 from tuner.program.target import Target
-from tuner.schedule.function import kernel_function
+from tuner.schedule.function import KernelFunction
 from tuner.schedule.layout import Layout, PackLayout
 from tuner.schedule.loops.estimates import Floats
 from tuner.schedule.loops.shares import on_threads
@@ -83,13 +83,10 @@ class ProductRule(Rule, Generic[Found]):
     def layouts(self, task: SearchTask, kernel: MicroKernel) -> Mapping[str, Layout]:
         return self.product(task.workload).right.layouts(task.workload, self.panels(task, kernel))
 
-    def emit(self, task: SearchTask, kernel: MicroKernel, name: str) -> Any:
-        product = self.product(task.workload)
-        with kernel_function(task.workload, self.layouts(task, kernel), name) as function:
-            context = context_of(task, product, kernel, function)
-            with imported(context.words.atom):
-                self.write(context)
-        return function.get()
+    def body(self, task: SearchTask, kernel: MicroKernel, function: KernelFunction) -> None:
+        context = context_of(task, self.product(task.workload), kernel, function)
+        with imported(context.words.atom):
+            self.write(context)
 
     def write(self, context: EmitContext) -> None:
         """The body of a kernel."""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tuner.library.selection import select
 from tuner.program.job.task import SearchTask
-from tuner.schedule import default_kernel, layout_group, rules_of
+from tuner.schedule import Rule, default_kernel, extents_of, layout_group, rules_of
+from tuner.schedule.cut.rule import Cut, Piece
 from tuner.schedule.space import KernelSpace, MicroKernel
 from tuner.search.cost_model import CostModel
 from tuner.search.policy._base import Pick
@@ -38,18 +41,58 @@ def theory_set(
     """
     shapes = [instance.shape for instance in task.instances]
 
+    def predict(kernels: Sequence[MicroKernel]) -> NDArray[np.float64]:
+        return model.predict(kernels, shapes).latency_s
+
+    first = [default_kernel(task), *_of_pieces(task, rng, settings)]
+    return _best_set(task, space, predict, partial(layout_group, task), first, rng, settings, failed)
+
+
+def _best_set(
+    task: SearchTask,
+    space: KernelSpace,
+    predict: Callable[[Sequence[MicroKernel]], NDArray[np.float64]],
+    layouts: Callable[[MicroKernel], Hashable],
+    first: Sequence[MicroKernel],
+    rng: np.random.Generator,
+    settings: TheorySettings,
+    failed: Collection[MicroKernel] = (),
+) -> list[MicroKernel]:
+    """The set that is best by ``predict`` ([kernels, instances] seconds): of ``first``, samples, and neighbours."""
+
     def usable(kernels: Sequence[MicroKernel]) -> list[MicroKernel]:
         return [kernel for kernel in dict.fromkeys(kernels) if kernel not in failed]
 
-    pool = usable([default_kernel(task), *(space.sample(rng) for _ in range(settings.samples))])
+    pool = usable([*first, *(space.sample(rng) for _ in range(settings.samples))])
     for _ in range(settings.generations):
-        latency = model.predict(pool, shapes).latency_s
-        best = [pool[index] for row in latency.argsort(axis=0)[:8] for index in row]
+        best = [pool[index] for row in predict(pool).argsort(axis=0)[:8] for index in row]
         pool = usable(pool + [space.mutate(kernel, rng) for kernel in best for _ in range(4)])
-    latency = model.predict(pool, shapes).latency_s
-    layouts = [layout_group(task, kernel) for kernel in pool]
     weights = np.array([instance.weight for instance in task.instances])
-    return [pool[index] for index in select(latency, weights / weights.sum(), task.max_kernels, layouts)]
+    chosen = select(predict(pool), weights / weights.sum(), task.max_kernels, [layouts(kernel) for kernel in pool])
+    return [pool[index] for index in chosen]
+
+
+def _of_pieces(task: SearchTask, rng: np.random.Generator, settings: TheorySettings) -> list[MicroKernel]:
+    """Kernels of programs in pieces that have at each instance what theory expects to be best of each piece: samples of
+    all pieces at once are hardly ever good at each of them."""
+    extents = extents_of(task.workload, [instance.shape for instance in task.instances])
+    known: dict[Piece, tuple[list[MicroKernel], NDArray[np.int64]]] = {}
+    kernels: list[MicroKernel] = []
+    for cut in (rule for rule in rules_of(task) if isinstance(rule, Cut)):
+        for piece, own in zip(cut.pieces, cut.tasks(task), strict=True):
+            if piece not in known:
+                rule, estimated = piece.rule, partial(piece.rule.estimate_s, own, extents=extents)
+                layouts = partial(_layouts, rule, own)
+                first = [rule.default_kernel(own)]
+                found = _best_set(own, rule.space(own), estimated, layouts, first, rng, settings)
+                known[piece] = found, estimated(found).argmin(axis=0)
+        for at in range(len(task.instances)):
+            kernels.append(cut.joined([found[best[at]] for found, best in map(known.__getitem__, cut.pieces)]))
+    return list(dict.fromkeys(kernels))
+
+
+def _layouts(rule: Rule, task: SearchTask, kernel: MicroKernel) -> Hashable:
+    return tuple(sorted(rule.layouts(task, kernel).items()))
 
 
 def dispatched(

@@ -25,7 +25,8 @@ from sqlalchemy import (
 )
 
 from tuner.records import PROTOCOL
-from tuner.schedule.registry import RULES
+from tuner.schedule.cut.rule import PREFIX
+from tuner.schedule.registry import CUT_VERSION, RULES
 from tuner.storage.sql.library_rows import may_be_chosen
 from tuner.storage.sql.schema import (
     artifacts,
@@ -51,7 +52,7 @@ def _best(asked: Subquery) -> Select[Any]:
     same = _same(other, asked, workloads.c.id, targets.c.id)
     best = (
         select(other.kernel_id)
-        .where(*same, other.instance == asked.c.instance, _is_current(other), ~_is_disqualified(other))
+        .where(*same, other.instance == asked.c.instance, is_current(other), ~_is_disqualified(other))
         .where(or_(asked.c.job.is_(None), _was_measured_by(others, asked)))
         .order_by(other.latency_s, other.record_id)
         .limit(1)
@@ -190,9 +191,10 @@ def _same(known: Any, asked: FromClause, workload_id: Any, target_id: Any) -> tu
     )
 
 
-def _is_current(known: Any) -> ColumnElement[bool]:
-    """Kernels that mean to this version what they meant to the one that measured them."""
-    return or_(*(and_(known.rule == rule.name, known.rule_version == rule.version) for rule in RULES))
+def is_current(known: Any) -> ColumnElement[bool]:
+    """Kernels that mean to this version what they meant to the one that measured them: as registry.is_current."""
+    cut = and_(known.rule.startswith(PREFIX, autoescape=True), known.rule_version == CUT_VERSION)
+    return or_(cut, *(and_(known.rule == rule.name, known.rule_version == rule.version) for rule in RULES))
 
 
 def _is_disqualified(known: Any) -> ColumnElement[bool]:

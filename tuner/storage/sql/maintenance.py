@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, and_, func, not_, or_, select, text
+from sqlalchemy import ColumnElement, Connection, Select, and_, func, not_, select, text
 
 from tuner.program.language.workload import JsonObject
 from tuner.records import PROTOCOL
-from tuner.schedule import RULES
+from tuner.schedule.registry import current_version
 from tuner.storage.maintenance import StaleKnowledge
 from tuner.storage.sql._rows import AnyRow, Part
 from tuner.storage.sql.identity import split_label
 from tuner.storage.sql.latencies import MEASURED
+from tuner.storage.sql.lookup_statements import is_current
 from tuner.storage.sql.schema import artifacts, micro_kernels, targets, tuning_records, workloads
 
 LookupScope = tuple[int, int, int]
@@ -43,10 +44,7 @@ class StaleRecords(Part):
 
 def _comparable() -> ColumnElement[bool]:
     """Records of this database's devices, measured as this version does, of kernels that mean to it what they did."""
-    rules = or_(
-        *(and_(micro_kernels.c.rule == rule.name, micro_kernels.c.rule_version == rule.version) for rule in RULES)
-    )
-    return and_(_record.provenance == MEASURED, _record.protocol == PROTOCOL, rules)
+    return and_(_record.provenance == MEASURED, _record.protocol == PROTOCOL, is_current(micro_kernels.c))
 
 
 def _stale() -> Select[Any]:
@@ -81,8 +79,8 @@ def _stale_of(row: AnyRow, names: Names, remeasured: bool) -> StaleKnowledge:
     elif row.protocol != PROTOCOL:
         reason, detail = "protocol", f"measured by protocol {row.protocol}, now {PROTOCOL}"
     else:
-        versions = {rule.name: rule.version for rule in RULES}
-        now = f"now {versions[row.rule]}" if row.rule in versions else "which is no longer there"
+        version = current_version(row.rule)
+        now = "which is no longer there" if version is None else f"now {version}"
         reason, detail = "rule", f"version {row.rule_version} of rule {row.rule}, {now}"
     key, label = names[0][row.workload_id]
     return StaleKnowledge(

@@ -19,7 +19,7 @@ from tuner.errors import IllegalKernel
 from tuner.program.job.task import SearchTask
 from tuner.program.language.workload import Workload
 from tuner.program.target import Target
-from tuner.schedule.function import kernel_function
+from tuner.schedule.function import KernelFunction
 from tuner.schedule.loops.estimates import Floats, call_cycles, feature_table, thread_speedup, volume
 from tuner.schedule.product.axes import default_tile
 from tuner.schedule.rule import Extents, NoMatch, Rule
@@ -86,10 +86,8 @@ class Attention(Rule):
         sizes += [of.i % of.mr, of.i % (of.mr * of.of["rows"]), of.j % of.nr]
         return feature_table(sizes, kernels, of.cycles() / task.rates.clock_hz)
 
-    def emit(self, task: SearchTask, kernel: MicroKernel, name: str) -> Any:
-        with kernel_function(task.workload, {}, name) as function:
-            write(Context(task, kernel, function))
-        return function.get()
+    def body(self, task: SearchTask, kernel: MicroKernel, function: KernelFunction) -> None:
+        write(Context(task, kernel, function))
 
 
 def _widths(task: SearchTask, chain: Chain) -> tuple[int, ...]:

@@ -19,7 +19,6 @@ A transposed convolution with a stride is several without one (``phases``), with
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +28,7 @@ from tuner.program.job.task import SearchTask
 from tuner.program.language.workload import Workload
 from tuner.program.target import Hardware, Target
 from tuner.schedule.access import Dim
-from tuner.schedule.function import kernel_function
+from tuner.schedule.function import KernelFunction
 from tuner.schedule.layout import Layout
 from tuner.schedule.loops.estimates import Floats
 from tuner.schedule.product import estimate
@@ -146,11 +145,8 @@ class Conv(Rule):
     def layouts(self, task: SearchTask, kernel: MicroKernel) -> Mapping[str, Layout]:
         return layouts_of(task, kernel)
 
-    def emit(self, task: SearchTask, kernel: MicroKernel, name: str) -> Any:
-        layouts = self.layouts(task, kernel)
-        with kernel_function(task.workload, layouts, name) as function:
-            write(task, kernel, layouts, function)
-        return function.get()
+    def body(self, task: SearchTask, kernel: MicroKernel, function: KernelFunction) -> None:
+        write(task, kernel, self.layouts(task, kernel), function)
 
 
 def _check(kernel: MicroKernel, form: Form, atoms: Mapping[int, Atom], threads: int, hardware: Hardware) -> None:

@@ -28,7 +28,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,7 +39,7 @@ from tuner.program.language.notation import Stage
 from tuner.program.language.workload import Workload
 from tuner.program.target import Target
 from tuner.schedule.access import is_transcendental
-from tuner.schedule.function import kernel_function
+from tuner.schedule.function import KernelFunction
 from tuner.schedule.layout import Layout, PackLayout
 from tuner.schedule.loops.estimates import Floats, feature_table
 from tuner.schedule.product.atoms import only_fma
@@ -241,10 +240,8 @@ class Mlp(Rule):
             layouts |= product.right.layouts(task.workload, PackLayout(own["nv"] * lanes, dims=dims))
         return layouts
 
-    def emit(self, task: SearchTask, kernel: MicroKernel, name: str) -> Any:
-        with kernel_function(task.workload, self.layouts(task, kernel), name) as function:
-            write(task, chain_of(task.workload), kernel, function)
-        return function.get()
+    def body(self, task: SearchTask, kernel: MicroKernel, function: KernelFunction) -> None:
+        write(task, chain_of(task.workload), kernel, function)
 
 
 class _Estimate:

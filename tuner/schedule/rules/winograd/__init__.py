@@ -24,7 +24,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +32,7 @@ from tuner.program.job.task import SearchTask
 from tuner.program.language.workload import Workload
 from tuner.program.target import Target
 from tuner.schedule.access import axes_of_read, is_plain
-from tuner.schedule.function import kernel_function
+from tuner.schedule.function import KernelFunction
 from tuner.schedule.layout import Layout, filter_layout
 from tuner.schedule.loops.estimates import Floats
 from tuner.schedule.product import estimate
@@ -231,10 +230,8 @@ class Winograd(Rule):
         sizes = tuple(task.workload.sizes[name].constant or 0 for name in axes)
         return {own.form.left.tensor: filter_layout(sizes, order)}
 
-    def emit(self, task: SearchTask, kernel: MicroKernel, name: str) -> Any:
-        with kernel_function(task.workload, self.layouts(task, kernel), name) as function:
-            write(task, convolution_of(task.workload), kernel["lines"], _as_product(kernel, 1), function)
-        return function.get()
+    def body(self, task: SearchTask, kernel: MicroKernel, function: KernelFunction) -> None:
+        write(task, convolution_of(task.workload), kernel["lines"], _as_product(kernel, 1), function)
 
 
 def _as_product(kernel: MicroKernel, threads: int) -> MicroKernel:

@@ -1,0 +1,1 @@
+"""Programs that no rule takes whole, cut into pieces that rules take."""
