@@ -22,6 +22,7 @@ from tuner.search.observations import latency_table
 from tuner.search.policy import Suggestion
 from tuner.search.summary import SearchSummary, Stage
 from tuner.search.trials import Cancelled, Trials
+from tuner.search.verdict import DEFAULT, FinalComparison, Verdict
 from tuner.search.verification import verified_at
 
 SAFETY_FACTOR = 1.3
@@ -60,6 +61,7 @@ class FinalSet:
         self._trials, self._measured = trials, trials.measured
         self._forecast = Forecast(task, context.builds, trials)
         self._chosen = Chosen(task, context.model, trials.measured, theory)
+        self._is_theorys = False
 
     # -- what it takes --------------------------------------------------------------------------------------------
     def reserve_s(self) -> float:
@@ -169,12 +171,13 @@ class FinalSet:
 
     # -- building and verifying -----------------------------------------------------------------------------------
     def library(self, job_id: str | None) -> Tuned:
-        """Choose, build and verify; a kernel that fails is excluded and the rest chosen anew.
+        """Choose, build and verify; a kernel that fails is excluded and the rest chosen anew. Theory's kernels are
+        chosen in place of a library that turns out slower than they are, beyond noise, in the final comparison.
 
         Raises VerificationFailed, Cancelled, Finishing, BuilderLost, DeviceLost.
         """
         trials = self._trials
-        for _ in range(VERIFY_ROUNDS):
+        for attempt in range(VERIFY_ROUNDS):
             trials.check_stop()
             kernels, wrong = self._built_set()
             if not wrong:
@@ -185,6 +188,8 @@ class FinalSet:
                 trials.in_steps(None)
                 trials.explain_end(0.0, is_last=True)
                 comparison = compare_at_the_end(self._context, trials, dispatcher, files.files[LIBRARY])
+                if attempt + 1 < VERIFY_ROUNDS and self._falls_back(comparison):
+                    continue
                 summary = replace(
                     trials.summary(Stage.DONE),
                     kernels=len(dispatcher.kernels),
@@ -197,6 +202,18 @@ class FinalSet:
         if all(result.error_kind is ErrorKind.MACHINE for result in wrong):
             raise BuilderLost(f"no library for {self._task.workload} can be built and verified here; {problem}")
         raise VerificationFailed(f"{VERIFY_ROUNDS} sets of kernels for {self._task.workload} were wrong; {problem}")
+
+    def _falls_back(self, comparison: FinalComparison | None) -> bool:
+        """Whether theory's kernels are faster than the library, and are chosen from now on: not for a second time."""
+        ratios = comparison.ratios if comparison is not None and not self._is_theorys else ()
+        slower = next((each for each in ratios if each.over == DEFAULT and each.verdict is Verdict.SLOWER), None)
+        if slower is None:
+            return False
+        self._is_theorys = True
+        defaults = (self._trials.default_at(instance) for instance in self._task.instances)
+        self._chosen.only_from([kernel for kernel in dict.fromkeys(defaults) if kernel is not None])
+        self._trials.log(f"the library in turns: {slower}; theory's kernels are served")
+        return True
 
     def _built_set(self) -> tuple[list[MicroKernel], list[MeasureResult]]:
         """The best set, once there is an object of each of its kernels; a failed trial for each that cannot be built.

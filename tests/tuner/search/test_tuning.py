@@ -29,6 +29,7 @@ from tuner.search.pipeline import FASTEST_READINGS
 from tuner.search.policy import POLICIES, TheorySettings
 from tuner.search.policy.evolutionary import EvolutionarySearch, EvolutionSettings
 from tuner.search.tuning import Cancelled, VerificationFailed
+from tuner.search.verdict import DEFAULT, FinalComparison, within
 
 
 @pytest.fixture(autouse=True)
@@ -391,6 +392,30 @@ def test_a_kernel_that_fails_verification_is_excluded_and_the_rest_chosen_anew(
     assert rejected[0] not in chosen[1]
     assert list(Dispatcher.from_json(tuned.dispatch).kernels) == chosen[1]
     assert any("at m=61" in event.data.get("message", "") for event in bench.recorder.events)
+
+
+@pytest.mark.parametrize("is_slower", [True, False], ids=["slower", "equal"])
+def test_a_library_that_is_slower_than_theorys_kernels_gives_way_to_them(
+    monkeypatch: pytest.MonkeyPatch, is_slower: bool
+) -> None:
+    """Readings of the search said otherwise; turns decide."""
+    compared: list[Dispatcher] = []
+
+    def in_turns(context: object, trials: object, dispatcher: Dispatcher, binary: bytes) -> FinalComparison:
+        compared.append(dispatcher)
+        ratio = within(DEFAULT, 0.9 if is_slower else 0.99, 0.03)
+        return FinalComparison(1e-3, (ratio,), {}, 15)
+
+    monkeypatch.setattr("tuner.search.final_set.compare_at_the_end", in_turns)
+    bench = Bench()
+    kernels = set(Dispatcher.from_json(bench.tune(60).dispatch).kernels)
+    theory = {result.kernel for result in bench.results if result.phase is Phase.THEORY}
+    assert len(compared) == 1 + is_slower
+    assert not set(compared[0].kernels) <= theory
+    assert kernels == set(compared[-1].kernels)
+    assert (kernels <= theory) is is_slower
+    said = [str(event.data.get("message")) for event in bench.recorder.events]
+    assert any("theory's kernels are served" in message for message in said) is is_slower
 
 
 def test_when_every_library_is_wrong_the_search_fails_and_says_so() -> None:
