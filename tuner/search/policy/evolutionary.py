@@ -2,11 +2,11 @@
 
 A kernel's fitness is the weighted gain that the set has when this kernel joins it, not its own speed: DietCode
 (MLSys 2022) takes the maximum over the instances, so kernels that serve the same shapes crowd out the rest. Each round
-evolves a population on the cost model alone (tile mutation and crossover), then takes candidates by four quotas: the
-largest gain of the set, the best candidate of each instance in turn, the most uncertain promising one, and untried
-neighbours of what is fastest now, which needs no model. The second round is a diverse one: kernels that the model
-predicts to be good and that differ from one another in as many axes as possible, because a model that has seen one
-value of an axis cannot tell what the others do.
+evolves a population on the cost model alone (tile mutation and crossover), then takes candidates by four quotas: those
+that together gain most, each chosen beside those before it; what is left to gain at instances in turn; the most
+uncertain promising one; and untried neighbours of what is fastest now, which needs no model. The second round is a
+diverse one: kernels that the model predicts to be good and that differ from one another in as many axes as possible,
+because a model that has seen one value of an axis cannot tell what the others do.
 
 "Nothing is expected to help" is what a model says that may be wrong. So when that has been said a few times, the model
 is put to the test: kernels far from all that were tried are measured, some that it finds promising and some that it
@@ -30,7 +30,7 @@ from tuner.search.policy._base import KERNELS_PER_DEVICE, Pick
 from tuner.search.policy.diverse import most_diverse
 from tuner.search.policy.droplet import Descents
 from tuner.search.policy.model_test import ModelTest
-from tuner.search.policy.set_so_far import INSTANCES_PER_KERNEL, MIN_GAIN, OPTIMISM
+from tuner.search.policy.set_so_far import INSTANCES_PER_KERNEL, MIN_GAIN, OPTIMISM, JointGains
 from tuner.search.policy.theory import TheorySettings
 from tuner.search.policy.theory_first import BasePolicy
 
@@ -135,22 +135,23 @@ class EvolutionarySearch(BasePolicy):
             self._idle_rounds = 0
         if not pool:
             return []
-        chosen = self._quotas(gains, spread, round(width * settings.kernels_per_round))
+        chosen = self._quotas(pool, gains, spread, round(width * settings.kernels_per_round))
         picks = {
-            pool[index]: self._set.instances_for(gains[index], settings.least_gain, settings.instances_per_kernel)
-            for index in chosen
+            pool[index]: self._set.instances_for(added, settings.least_gain, settings.instances_per_kernel)
+            for index, added in chosen.items()
         }
         neighbours = self._neighbours_of_fastest(round(width * settings.neighbours_per_round))
         return list((neighbours | picks).items())
 
-    def _quotas(self, gains: Floats, spread: Floats, wanted: int) -> list[int]:
-        """Candidates by index: those with the largest gain, the best of some instances, and the most uncertain."""
-        total = gains @ self._weights
-        instances = self._weighted_instances()[: wanted // 2]
-        chosen = [int(index) for index in (-total).argsort()[: wanted // 2]]
-        chosen += [int(gains[:, instance_index].argmax()) for instance_index in instances]
-        chosen += [int((total + 0.5 * (spread @ self._weights)).argmax())]
-        return list(dict.fromkeys(chosen))[: wanted + 1]
+    def _quotas(self, pool: Sequence[MicroKernel], gains: Floats, spread: Floats, wanted: int) -> dict[int, Floats]:
+        """Candidates by index, each with what it is picked for ([instances]): those that together gain most, what is
+        left to gain at some instances, and the most uncertain."""
+        joint = JointGains(gains, self._weights, self._set.layouts(pool))
+        turns = [None] * (wanted // 2) + [int(each) for each in self._weighted_instances()[: wanted // 2]]
+        chosen = dict(joint.take(instance) for instance in turns[: len(pool)])
+        uncertain = int((gains @ self._weights + 0.5 * (spread @ self._weights)).argmax())
+        chosen.setdefault(uncertain, gains[uncertain])
+        return dict(list(chosen.items())[: wanted + 1])
 
     def _neighbours_of_fastest(self, count: int) -> dict[MicroKernel, list[int]]:
         """Untried neighbours of the fastest kernels, each at an instance where that one is the fastest."""

@@ -39,7 +39,7 @@ class Incumbents:
         """[kernels, instances] each: the expected gain of the set (log of its time over the kernel's, 0 if slower) and
         the spread of the model."""
         log_s, prediction = self._expected(pool, optimism)
-        incumbent, penalty = self._incumbents(self._layouts(pool), prediction.latency_s)
+        incumbent, penalty = self._incumbents(self.layouts(pool), prediction.latency_s)
         # A trace of its own speed breaks ties between kernels that are expected to gain nothing.
         own = np.log(incumbent) - log_s
         return np.maximum(own - penalty[:, None], 0.0) + 1e-3 * np.minimum(own, 0.0), prediction.spread
@@ -47,7 +47,7 @@ class Incumbents:
     def log_seconds(self, pool: Sequence[MicroKernel], optimism: float = OPTIMISM) -> Floats:
         """[kernels, instances]: log of the expected seconds, the penalty of each kernel's layout added."""
         log_s, prediction = self._expected(pool, optimism)
-        return log_s + self._incumbents(self._layouts(pool), prediction.latency_s)[1][:, None]
+        return log_s + self._incumbents(self.layouts(pool), prediction.latency_s)[1][:, None]
 
     def _expected(self, pool: Sequence[MicroKernel], optimism: float) -> tuple[Floats, Prediction]:
         prediction = self._model.predict(pool, self._shapes)
@@ -56,7 +56,7 @@ class Incumbents:
     def instances_for(self, gains: Floats, least_gain: float = MIN_GAIN, most: int = INSTANCES_PER_KERNEL) -> list[int]:
         """The instances where a kernel with these gains ([instances]) is expected to gain most; one that gains nowhere
         goes to one of its best."""
-        order = (-gains * self._weights).argsort()[:most]
+        order = np.where(self._weights > 0, -gains * self._weights, np.inf).argsort()[:most]
         helped = [int(index) for index in order if self._weights[index] > 0 and gains[index] > least_gain]
         return sorted(helped or [int(order[0])])
 
@@ -71,7 +71,7 @@ class Incumbents:
         if not kernels:
             return [{} for _ in self._shapes]
         predicted_s = self._model.predict(kernels, self._shapes).latency_s
-        penalties = dict(zip(kernels, self._incumbents(self._layouts(kernels), predicted_s)[1], strict=True))
+        penalties = dict(zip(kernels, self._incumbents(self.layouts(kernels), predicted_s)[1], strict=True))
         return [
             {kernel: float(np.log(time) + penalties[kernel]) for kernel, time in times.items()}
             for times in (self._measured.latencies_at(instance) for instance in self._task.instances)
@@ -96,18 +96,49 @@ class Incumbents:
         """The least measured latency at each instance, infinite where there is none, by packed layout."""
         kernels = self._measured.kernels
         best: dict[Hashable, Floats] = {}
-        for kernel, layout in zip(kernels, self._layouts(kernels), strict=True):
+        for kernel, layout in zip(kernels, self.layouts(kernels), strict=True):
             times = best.setdefault(layout, np.full(len(self._shapes), np.inf))
             for shape, latency in self._measured.latencies_of(kernel).items():
                 if (index := self._index_of.get(shape)) is not None:
                     times[index] = min(times[index], latency)
         return best
 
-    def _layouts(self, kernels: Sequence[MicroKernel]) -> list[Hashable]:
+    def layouts(self, kernels: Sequence[MicroKernel]) -> list[Hashable]:
+        """The packed layouts of each kernel: those of one set are equal."""
         for kernel in kernels:
             if kernel not in self._layout_of:
                 self._layout_of[kernel] = layout_group(self._task, kernel)
         return [self._layout_of[kernel] for kernel in kernels]
+
+
+class JointGains:
+    """What candidates add to the set beside those that were taken before: one that serves the same instances adds
+    nothing more. The joint gain is submodular, so that greedy choice is within 1 - 1/e of the best one (Nemhauser,
+    Wolsey and Fisher 1978).
+
+    ``gains`` [kernels, instances] of each alone; ``layouts`` of the kernels: others are of other sets.
+    """
+
+    def __init__(self, gains: Floats, weights: Floats, layouts: Sequence[Hashable]) -> None:
+        self._gains, self._weights, self._layouts = gains, weights, layouts
+        self._best: dict[Hashable, Floats] = {}
+        self._taken: list[int] = []
+
+    def take(self, instance: int | None = None) -> tuple[int, Floats]:
+        """Take the candidate that adds most: in all, or at one instance. Its index, and what it adds at each instance,
+        with a trace of what it would gain alone."""
+        nothing = np.zeros(len(self._weights))
+        best = np.stack([self._best.get(layout, nothing) for layout in self._layouts])
+        added = np.maximum(self._gains - best, 0.0)
+        # Where nothing is left to add, the next best goes on.
+        scores = added + 1e-3 * self._gains
+        total = scores @ self._weights if instance is None else scores[:, instance]
+        total[self._taken] = -np.inf
+        index = int(total.argmax())
+        layout = self._layouts[index]
+        self._taken.append(index)
+        self._best[layout] = np.maximum(self._best.get(layout, nothing), self._gains[index])
+        return index, scores[index]
 
 
 def layout_penalties(best: dict[Hashable, Floats], weights: Floats) -> dict[Hashable, float]:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable
+from itertools import combinations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.fakes import TASK
 from tuner.records import MeasureResult
@@ -14,7 +17,7 @@ from tuner.schedule import default_kernel, layout_group, space_of
 from tuner.schedule.space import MicroKernel
 from tuner.search.cost_model import PairCostModel
 from tuner.search.observations import Measured
-from tuner.search.policy.set_so_far import Floats, Incumbents, Turns, layout_penalties
+from tuner.search.policy.set_so_far import Floats, Incumbents, JointGains, Turns, layout_penalties
 
 WEIGHTS = np.full(len(TASK.instances), 1 / len(TASK.instances))
 SAFE = default_kernel(TASK)
@@ -73,3 +76,37 @@ def test_a_kernel_gains_where_it_is_faster_than_the_set() -> None:
     assert gains.shape == (2, len(TASK.instances))
     assert so_far.instances_for(np.array([0.1, 0.0, 0.3, 0.2, 0.0])) == [2, 3]
     assert so_far.instances_for(np.array([-0.1, -0.01, -0.3, -0.2, -0.1])) == [1], "one of its best"
+
+
+# -- batches ----------------------------------------------------------------------------------------------------------
+def joint(gains: Floats, weights: Floats, chosen: tuple[int, ...]) -> float:
+    return float(gains[list(chosen)].max(axis=0) @ weights)
+
+
+@given(seed=st.integers(0, 2**32 - 1), count=st.integers(1, 4))
+def test_a_batch_gains_nearly_what_the_best_batch_does(seed: int, count: int) -> None:
+    rng = np.random.default_rng(seed)
+    gains, weights = rng.exponential(size=(8, 5)) * (rng.random((8, 5)) < 0.4), rng.dirichlet(np.ones(5))
+    together = JointGains(gains, weights, ["one"] * 8)
+    taken = [together.take() for _ in range(count)]
+    greedy = joint(gains, weights, tuple(index for index, _ in taken))
+    assert greedy >= (1 - 1 / np.e) * max(joint(gains, weights, some) for some in combinations(range(8), count))
+    assert sum(added @ weights for _, added in taken) == pytest.approx(greedy, rel=0.02)
+
+
+def test_a_second_kernel_for_the_same_instances_is_not_taken_before_one_for_others() -> None:
+    gains = np.array([[0.5, 0.0], [0.49, 0.0], [0.0, 0.1]])
+    together = JointGains(gains, np.array([0.5, 0.5]), ["one"] * 3)
+    assert [together.take()[0] for _ in range(3)] == [0, 2, 1]
+
+
+def test_kernels_of_another_layout_add_to_another_set() -> None:
+    gains = np.array([[0.5, 0.0], [0.49, 0.0], [0.0, 0.1]])
+    together = JointGains(gains, np.array([0.5, 0.5]), ["one", "other", "one"])
+    assert [together.take()[0] for _ in range(3)] == [0, 1, 2]
+
+
+def test_of_an_instance_where_nothing_is_left_to_gain_the_next_best_is_taken() -> None:
+    gains = np.array([[0.5, 0.0], [0.1, 0.0], [0.2, 0.0], [0.0, 0.3]])
+    together = JointGains(gains, np.array([0.5, 0.5]), ["one"] * 4)
+    assert [together.take(0)[0] for _ in range(3)] == [0, 2, 1]
