@@ -16,6 +16,7 @@ from tuner.program.target import Target
 from tuner.schedule.cut.rule import Cut
 from tuner.schedule.registry import explain, rules_for, rules_of, space_of
 from tuner.schedule.rule import NoMatch, Rule
+from tuner.schedule.serial import Serial
 
 SMALL = 64
 """An extent at which every operator can be made."""
@@ -87,6 +88,8 @@ def _read_text(workload: Workload, tensor: str) -> str:
 
 
 def _pattern(rule: Rule, workload: Workload) -> str:
+    if isinstance(rule, Serial):
+        return f"{_pattern(rule.rule, workload)}; on one thread"
     if isinstance(rule, Cut):
         return rule.described(workload)
     return (sys.modules[type(rule).__module__].__doc__ or rule.name).splitlines()[0].replace("`", "")

@@ -32,6 +32,7 @@ from tuner.schedule.rules.quantized import Quantized
 from tuner.schedule.rules.rows import RowReduction
 from tuner.schedule.rules.stencil import Stencil
 from tuner.schedule.rules.winograd import Winograd
+from tuner.schedule.serial import SERIAL, Serial
 from tuner.schedule.space import MicroKernel, UnionSpace
 from tuner.schedule.vector.elementary import fusing
 
@@ -88,6 +89,7 @@ def _matching(workload: Workload, target: Target) -> Iterator[Rule]:
 
 def rules_of(task: SearchTask) -> tuple[Rule, ...]:
     """The rules that take a task, whose target is known; ways to cut it into pieces where none but the fallback does.
+    For several threads each of them for one thread, too, as the last ones.
 
     Raises InvalidInput if there is none, or if those that there are would keep more than MAX_WORKSPACE_BYTES of
     intermediates in memory.
@@ -102,9 +104,15 @@ def rules_of(task: SearchTask) -> tuple[Rule, ...]:
 
 
 def _fitting(task: SearchTask) -> Iterator[Rule]:
+    taking: list[Rule] = []
     for rule in _matching(task.workload, task.known_target):
         ways = _ways(_Whole(task), RULES) if rule.is_fallback else ()
-        yield from (own for own in ways or (rule,) if own.workspace_bytes(task) <= MAX_WORKSPACE_BYTES)
+        for own in ways or (rule,):
+            if own.workspace_bytes(task) <= MAX_WORKSPACE_BYTES:
+                taking.append(own)
+                yield own
+    if task.threads > 1:
+        yield from map(Serial, taking)
 
 
 class _Whole:
@@ -128,7 +136,9 @@ def _ways(whole: _Whole, rules: tuple[Rule, ...]) -> tuple[Cut, ...]:
 
 def rule_of(kernel: MicroKernel) -> Rule:
     """The rule that a micro-kernel names. Raises IllegalKernel for one that this version does not have."""
-    return _cut(kernel.rule, RULES) if kernel.rule.startswith(PREFIX) else _named(kernel.rule, RULES)
+    name = kernel.rule.removeprefix(SERIAL)
+    rule = _cut(name, RULES) if name.startswith(PREFIX) else _named(name, RULES)
+    return rule if name == kernel.rule else Serial(rule)
 
 
 def _named(name: str, rules: Sequence[Rule]) -> Rule:
@@ -164,6 +174,7 @@ def default_kernel(task: SearchTask) -> MicroKernel:
 
 def current_version(rule: str) -> int | None:
     """The version of a rule, or of a way to cut, by its name; None for one that this version does not have."""
+    rule = rule.removeprefix(SERIAL)
     if rule.startswith(PREFIX):
         return CUT_VERSION
     return next((each.version for each in RULES if each.name == rule), None)

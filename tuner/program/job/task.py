@@ -124,6 +124,10 @@ class SearchTask:
         """A copy of the task for a workload that is a part of this one's, over the same symbols."""
         return self._copy(workload=workload)
 
+    def for_threads(self, threads: int) -> Self:
+        """A copy of the task for so many threads."""
+        return self._copy(threads=threads)
+
     def at_rates(self, rates: Rates) -> Self:
         """A copy of the task with the rates that were measured of the target's cores."""
         return self._copy(rates=rates)

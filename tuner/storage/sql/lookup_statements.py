@@ -27,6 +27,7 @@ from sqlalchemy import (
 from tuner.records import PROTOCOL
 from tuner.schedule.cut.rule import PREFIX
 from tuner.schedule.registry import CUT_VERSION, RULES
+from tuner.schedule.serial import SERIAL
 from tuner.storage.sql.library_rows import may_be_chosen
 from tuner.storage.sql.schema import (
     artifacts,
@@ -193,8 +194,11 @@ def _same(known: Any, asked: FromClause, workload_id: Any, target_id: Any) -> tu
 
 def is_current(known: Any) -> ColumnElement[bool]:
     """Kernels that mean to this version what they meant to the one that measured them: as registry.is_current."""
-    cut = and_(known.rule.startswith(PREFIX, autoescape=True), known.rule_version == CUT_VERSION)
-    return or_(cut, *(and_(known.rule == rule.name, known.rule_version == rule.version) for rule in RULES))
+    cut = or_(*(known.rule.startswith(kind + PREFIX, autoescape=True) for kind in ("", SERIAL)))
+    whole = (
+        and_(known.rule.in_((each.name, SERIAL + each.name)), known.rule_version == each.version) for each in RULES
+    )
+    return or_(and_(cut, known.rule_version == CUT_VERSION), *whole)
 
 
 def _is_disqualified(known: Any) -> ColumnElement[bool]:
