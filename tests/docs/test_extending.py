@@ -34,7 +34,7 @@ PLACES: Mapping[str, str] = {
     "tuner/program/catalogue/__init__.py, in OPS": "    for op in (\n",
     "shapewright/ops.py, in __all__": '    "rms_norm",\n',
     "shapewright/ops.py": 'rms_norm = OPS["rms_norm"]\n',
-    "tuner/schedule/registry.py": "from tuner.errors import IllegalKernel, InvalidInput\n",
+    "tuner/schedule/registry.py": "from tuner.errors import IllegalKernel, InvalidInput, shown\n",
     "tuner/schedule/registry.py, in RULES": "RULES: tuple[Rule, ...] = (",
     "tuner/program/job/policies.py, in POLICIES": "    for entry in (\n",
     "tuner/figures/registry.py": "from tuner.errors import ShapewrightError\n",
