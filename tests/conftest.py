@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,6 +26,17 @@ os.environ["SHAPEWRIGHT_CALIBRATION"] = "off"
 # How long an example takes says more about the machine than about the code.
 settings.register_profile("tests", deadline=None)
 settings.load_profile("tests")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What is collected, millions of objects, lives to the end: looking through it takes a second, dozens of times."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture(scope="session")
