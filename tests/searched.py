@@ -8,18 +8,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
-from unittest import mock
+
+import pytest
 
 from tests.fakes import FakeBuilder, FakeRunner, latency_s
-from tests.searching import QUICK_POLICIES
+from tests.searching import quick_policies
 from tests.serving import lease
+from tuner.library import codegen
 from tuner.measure import Builder, Runner, RunRequest, never
 from tuner.program.job.jobspec import parse_job
 from tuner.program.job.task import SearchTask
 from tuner.program.target import native
 from tuner.records import MeasureResult
 from tuner.schedule.space import MicroKernel
-from tuner.search.policy import POLICIES
 from tuner.storage import Job
 from tuner.storage.sql import Storage
 from worker.jobs.runner import JobRunner
@@ -69,15 +70,14 @@ class Tools:
 
 @contextmanager
 def nothing_compiled() -> Iterator[None]:
-    """Inside, searches are small, and what a compiler would make is a stand-in."""
-    with (
-        mock.patch.dict(POLICIES, QUICK_POLICIES),
-        mock.patch("tuner.library.codegen.module_of", lambda task, kernels, tree: kernels),
-        mock.patch("tuner.library.codegen.object_of", lambda task, kernel: b"object"),
-        mock.patch("tuner.library.codegen.link", lambda task, kernels, tree, objects: repr(kernels).encode()),
-        mock.patch("tuner.library.codegen.module_json", lambda module: "{}"),
-        mock.patch("tuner.library.codegen.kernel_scripts", lambda kernels, count: [f"# {each}" for each in kernels]),
-    ):
+    """Inside, searches and their models are small, and what a compiler would make is a stand-in."""
+    with pytest.MonkeyPatch.context() as patch:
+        quick_policies(patch)
+        patch.setattr(codegen, "module_of", lambda task, kernels, tree: kernels)
+        patch.setattr(codegen, "object_of", lambda task, kernel: b"object")
+        patch.setattr(codegen, "link", lambda task, kernels, tree, objects: repr(kernels).encode())
+        patch.setattr(codegen, "module_json", lambda module: "{}")
+        patch.setattr(codegen, "kernel_scripts", lambda kernels, count: [f"# {each}" for each in kernels])
         yield
 
 
