@@ -89,9 +89,8 @@ def said_under(variables: Mapping[str, str]) -> dict[str, str]:
         done = subprocess.run(
             [sys.executable, "-c", PRODUCTS], env=environment, capture_output=True, text=True, timeout=SAY_S, check=True
         )
-    except subprocess.CalledProcessError as error:
-        raise RuntimeError(f"PyTorch does not run under {dict(variables)}: {error.stderr[-500:]}") from error
-    except subprocess.TimeoutExpired:
-        raise RuntimeError(f"PyTorch has not ended after {SAY_S:g} s under {dict(variables)}") from None
+    except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
+        why = f"no answer within {SAY_S:g} s" if isinstance(error, subprocess.TimeoutExpired) else error.stderr[-500:]
+        raise RuntimeError(f"PyTorch does not run under {dict(variables)}: {why}") from error
     matches = {name: pattern.search(done.stdout) for name, pattern in SAID.items()}
     return {name: match.group(1) if match else "said nothing" for name, match in matches.items()}

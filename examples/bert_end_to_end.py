@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 import shapewright as sw
-from benchmarks.harness.local_service import say, service_at
+from benchmarks.harness.local_service import local_service, say
 from benchmarks.nets.zoo import Bert
 
 WORDS, BATCH = 1000, 2
@@ -104,7 +104,7 @@ def main() -> int:
     model = make_bert(options)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="shapewright-bert-")))
-        environment = stack.enter_context(service_at(options.url, folder / "data"))
+        environment = stack.enter_context(local_service(folder / "data", options.url))
         export(model, options.length, folder / "bert.pt2")
         tune_model(folder / "bert.pt2", options, environment)
         os.environ.update(environment)

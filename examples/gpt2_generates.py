@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 import shapewright as sw
-from benchmarks.harness.local_service import say, service_at
+from benchmarks.harness.local_service import local_service, say
 
 VOCABULARY = 1000
 CACHES = ("dynamic", "static")
@@ -102,7 +102,7 @@ def main() -> int:
     eager = model.forward
     with ExitStack() as stack, torch.no_grad():
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="shapewright-gpt2-")))
-        os.environ.update(stack.enter_context(service_at(options.url, folder / "data")))
+        os.environ.update(stack.enter_context(local_service(folder / "data", options.url)))
         source = os.environ["SHAPEWRIGHT_URL"]
         _, report = compiled(model, eager, options, source)
         if any(each.workload for each in report.kept):

@@ -19,7 +19,7 @@ from benchmarks.harness.suite import Benchmark
 from benchmarks.harness.turns import Sampler, Samples, medians, sampler, take_turns
 from benchmarks.rivals import OURS, PEAK, STREAM, VENDORS, contender
 from tuner.measure.roof import peak_work
-from tuner.program.job.build import workload_from_json
+from tuner.program.language.workload import Workload
 from tuner.program.reference import expected
 from tuner.program.target import Target
 
@@ -53,13 +53,13 @@ def open_contenders(
     with ExitStack() as stack:
         contenders: dict[str, Callable[[Shape], Sampler]] = {}
         for name in dict.fromkeys(names):
+            arguments = name, task.workload, libraries.get(name), task.threads, task.target
             try:
                 if task.threads > 1:
-                    arguments = (name, task.workload.to_json(), libraries.get(name), task.threads, task.target)
                     made = in_own_process(_Served, *arguments, threads=task.threads, answer_s=ANSWER_S)
                     contenders[name] = _asked(stack.enter_context(made))
                 else:
-                    call = contender(name, task.workload, libraries.get(name), 1, task.target)
+                    call = contender(*arguments)
                     contenders[name] = lambda shape, call=call: sampler(call(shape))  # type: ignore[misc]
             except DoesNotApply as reason:
                 if skipped is not None:
@@ -70,10 +70,8 @@ def open_contenders(
 class _Served:
     """A contender in a process of its own."""
 
-    def __init__(
-        self, name: str, workload: dict[str, object], library: Path | None, threads: int, target: Target | None
-    ) -> None:
-        self._call = contender(name, workload_from_json(workload), library, threads, target)
+    def __init__(self, name: str, workload: Workload, library: Path | None, threads: int, target: Target) -> None:
+        self._call = contender(name, workload, library, threads, target)
         self._sampler: Sampler = sampler(lambda: None)
 
     def prepare(self, shape: Shape) -> None:

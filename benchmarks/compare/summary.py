@@ -19,8 +19,6 @@ SHORTEST_S = 20e-6
 """The benchmark of kernels leaves shapes that ours serves faster than this out of its means: a call's own cost decides
 there."""
 LARGE_M = 1024
-NOISY = 0.1
-"""An interval that is wider than this share of its middle is said to be noisy."""
 Ratio = Callable[[Row], float | None]
 
 
@@ -53,10 +51,6 @@ def interval_of(rows: Iterable[Row], rival: str = BEST) -> tuple[float, float] |
         if name in row["samples_s"]:
             pairs.append((row["samples_s"][name], row["samples_s"][OURS]))
     return interval(pairs) if pairs else None
-
-
-def is_noisy(bounds: tuple[float, float]) -> bool:
-    return bounds[1] - bounds[0] > NOISY * (bounds[0] + bounds[1]) / 2
 
 
 def held_out(rows: Iterable[Row]) -> list[Row]:
@@ -99,16 +93,16 @@ def of_operators(report: Report) -> dict[str, Any]:
     rivals = list(dict.fromkeys(name for row in rows for name in row["vs"]))
     operators = {name: _by_rival(own, rivals) for name, own in grouped(rows, "operator").items()}
     means = {name: [each[name]["geomean"] for each in operators.values() if name in each] for name in rivals}
-    worst = {name: min(row["vs"][name] for row in rows if name in row["vs"]) for name in rivals}
-    at = {name: next(row for row in rows if row["vs"].get(name) == each) for name, each in worst.items()}
+    worst = {name: min((row["vs"][name], at) for at, row in enumerate(rows) if name in row["vs"]) for name in rivals}
     return {
         "geomean_vs": {name: mean(against(name), rows) for name in rivals},
         "interval_vs": {name: interval_of(rows, name) for name in rivals},
         "geomean_vs_held_out": {name: mean(against(name), held_out(rows)) for name in rivals},
         "geomean_over_operators": {name: geomean(values) for name, values in means.items()},
-        "worst_vs": worst,
+        "worst_vs": {name: ratio for name, (ratio, _) in worst.items()},
         "worst_at": {
-            name: {"workload": row["workload"], "shape": format_shape(row["shape"])} for name, row in at.items()
+            name: {"workload": rows[at]["workload"], "shape": format_shape(rows[at]["shape"])}
+            for name, (_, at) in worst.items()
         },
         "by_operator": operators,
         "by_workload": {name: _by_rival(own, rivals) for name, own in grouped(rows, "workload").items()},

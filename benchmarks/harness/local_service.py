@@ -8,7 +8,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -19,14 +20,16 @@ READY_S = 120.0
 STOP_S = 30.0
 
 
-def say(text: str) -> None:
-    """To the user of an example, on stdout."""
-    print(text, flush=True)
+say = partial(print, flush=True)
+"""To the user of an example, on stdout."""
 
 
 @contextmanager
-def local_service(data_dir: Path) -> Iterator[dict[str, str]]:
-    """`shapewright up` on embedded defaults; gives the environment that its clients need, and stops it at the end."""
+def local_service(data_dir: Path, url: str | None = None) -> Iterator[dict[str, str]]:
+    """The environment of clients of the service at ``url``; without one, of `shapewright up`, stopped at the end."""
+    if url is not None:
+        yield {**os.environ, "SHAPEWRIGHT_URL": url}
+        return
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     environment = {**os.environ, "SHAPEWRIGHT_URL": url, "SHAPEWRIGHT_DATA_DIR": str(data_dir)}
@@ -51,16 +54,6 @@ def local_service(data_dir: Path) -> Iterator[dict[str, str]]:
             signal.signal(signal.SIGINT, before)
 
 
-@contextmanager
-def service_at(url: str | None, data_dir: Path) -> Iterator[dict[str, str]]:
-    """The environment of clients of the service at ``url``; without one, of ``local_service``."""
-    if url is None:
-        with local_service(data_dir) as environment:
-            yield environment
-    else:
-        yield {**os.environ, "SHAPEWRIGHT_URL": url}
-
-
 def _wait_until_ready(process: subprocess.Popen[bytes], url: str) -> None:
     """Ready is a service that answers so: a job can be submitted, and will run."""
     deadline = time.monotonic() + READY_S
@@ -70,10 +63,8 @@ def _wait_until_ready(process: subprocess.Popen[bytes], url: str) -> None:
             raise KeyboardInterrupt
         if process.returncode is not None:
             raise SystemExit(f"`shapewright up` ended with exit code {process.returncode} before it was ready")
-        try:
+        with suppress(httpx.TransportError):  # Not listening yet; the deadline bounds the wait.
             if httpx.get(f"{url}/readyz", timeout=5.0).status_code == httpx.codes.OK:
                 return
-        except httpx.TransportError:
-            pass  # Not listening yet; the deadline bounds the wait.
         time.sleep(0.3)
     raise SystemExit(f"the service at {url} was not ready within {READY_S:g} s")

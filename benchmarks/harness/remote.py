@@ -16,8 +16,7 @@ STOP_S = 10.0
 
 def limit_threads(threads: int) -> None:
     """Limit the threads of libraries that are not loaded yet, as PyTorch and TVM: they read the environment then."""
-    for name in THREAD_VARIABLES:
-        os.environ[name] = str(threads)
+    os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(threads)))
 
 
 class Died(Exception):

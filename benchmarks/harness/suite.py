@@ -16,8 +16,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +34,9 @@ from tuner.program.target import Target, native
 
 FIELDS = {"name", "source", "shape_vars", "tune", "test", "workloads"}
 Args = Mapping[str, Any]
-OPERATORS = Path(__file__).parents[1] / "suites" / "operators.yaml"
+FILE: Mapping[str, Any] = yaml.safe_load((Path(__file__).parents[1] / "suites" / "operators.yaml").read_text())
+OPERATORS: Mapping[str, Mapping[str, Any]] = FILE["operators"]
+"""What the file says of each operator, by name."""
 
 
 @dataclass(frozen=True)
@@ -104,33 +105,23 @@ def read_suite(path: Path, target: Target, threads: int) -> tuple[str, list[Benc
 
 
 # -- operators --------------------------------------------------------------------------------------------------------
-@cache
-def operators_file() -> Mapping[str, Any]:
-    return yaml.safe_load(OPERATORS.read_text())  # type: ignore[no-any-return]
-
-
-def operators() -> Mapping[str, Mapping[str, Any]]:
-    """What the file says of each operator, by name."""
-    return operators_file()["operators"]  # type: ignore[no-any-return]
-
-
 def named(workload: Workload) -> tuple[str, Args]:
     """The workload's name among operators, as ``dense`` or ``dense+bias+gelu``, and its args with all settings."""
     data = workload.to_json()
-    programs = (name for name, told in operators().items() if told.get("program") == data.get("program", ""))
+    programs = (name for name, told in OPERATORS.items() if told.get("program") == data.get("program", ""))
     op = str(data.get("op") or next(programs, ""))
     defaults = {key: setting.default for key, setting in OPS[op].settings.items()} if op in OPS else {}
     return "+".join([op, *data.get("epilogue", ())]), defaults | data.get("args", {})
 
 
 def is_fused(name: str) -> bool:
-    return "chain" in operators().get(name, {})
+    return "chain" in OPERATORS.get(name, {})
 
 
 def names_of(names: Sequence[str]) -> list[str]:
     """The operators' names, with ``all``, ``fused`` and ``default`` spelled out, each once."""
-    families = {"all": list(operators()), "fused": list(filter(is_fused, operators()))}
-    families["default"] = operators_file()["default"]
+    families = {"all": list(OPERATORS), "fused": list(filter(is_fused, OPERATORS))}
+    families["default"] = FILE["default"]
     return list(dict.fromkeys(each for name in names for each in families.get(name, [name])))
 
 
@@ -140,13 +131,13 @@ def benchmarks_of(name: str, target: Target, threads: int, timed: Sequence[int] 
 
     Raises InvalidInput for a name that is none of these.
     """
-    layers = {layer: of for of, told in operators().items() for layer in told.get("layers", ())}
+    layers = {layer: of for of, told in OPERATORS.items() for layer in told.get("layers", ())}
     operator = layers.get(name, name)
-    if operator not in operators():
-        known = f"one of: {', '.join(sorted({*operators(), *layers, 'all', 'fused'}))}"
+    if operator not in OPERATORS:
+        known = f"one of: {', '.join(sorted({*OPERATORS, *layers, 'all', 'fused'}))}"
         raise InvalidInput("op", f"{name!r} is no operator, program or family of this benchmark", known)
-    told = operators()[operator]
-    values = operators_file()["values"][told.get("values", "usual")]
+    told = OPERATORS[operator]
+    values = FILE["values"][told.get("values", "usual")]
     tuned, variable = tuple(values["tune"]), ShapeVar("T", range(1, values["tune"][-1] + 1))
     chosen = [value for value in timed or () if value <= tuned[-1]] or values["test"]
     sizes = told.get("layers") or {_label(name, each, told["sizes"]): each for each in told["sizes"]}
@@ -168,19 +159,15 @@ def parts_of(benchmark: Benchmark) -> dict[str, Benchmark]:
 
     The first input of the chain is what bare computes; its others are the fused one's remaining ones, in order.
     """
-    told, task = operators()[benchmark.operator], benchmark.task
+    told, task = OPERATORS[benchmark.operator], benchmark.task
     data = task.workload.to_json()
     sizes = data.get("args") or data["extents"]
     extents = {axis: sizes[size] for axis, size in told["chain_axes"].items()}
     parts = {"bare": {"op": told["op"], "args": sizes}, "chain": {"program": told["chain"], "extents": extents}}
-    result = {}
-    for part, each in parts.items():
-        its = SearchTask(
-            workload_from_json(each), shape_vars=task.shape_vars, instances=task.instances, target=task.target,
-            threads=task.threads,
-        )  # fmt: skip
-        result[part] = Benchmark(f"{benchmark.name}: {part}", its, benchmark.test, benchmark.operator)
-    return result
+    return {
+        part: replace(benchmark, name=f"{benchmark.name}: {part}", task=task.part(workload_from_json(each)))
+        for part, each in parts.items()
+    }
 
 
 def _label(name: str, sizes: Mapping[str, Any], among: Sequence[Mapping[str, Any]]) -> str:

@@ -78,13 +78,8 @@ def row_of(name: str, verify: bool) -> Row:
         verified = _told_by(lambda: _verified(name)) if verify and "export" in found else None
         generates = _generates(name) if verify else None
     keys = {way: {op.workload.key: str(op.workload) for op in lifting.ops} for way, lifting in found.items()}
-    return {
-        "architecture": name,
-        "ways": ways,
-        "differ": {way: _differ(keys["export"], own) for way, own in keys.items() if "export" in keys},
-        "verified": verified,
-        "generates": generates,
-    }
+    differ = {way: _differ(keys["export"], own) for way, own in keys.items() if "export" in keys}
+    return {"architecture": name, "ways": ways, "differ": differ, "verified": verified, "generates": generates}
 
 
 def _generates(name: str) -> Row | None:
@@ -231,19 +226,14 @@ def _told(facts: Row) -> str:
 def summary_of(rows: Sequence[Row]) -> Row:
     """How many architectures each statement holds for."""
     dynamo = [row["ways"]["dynamo"].get("share") or 0.0 for row in rows]
-    same = {
-        way: sum(way in row["differ"] and not any(row["differ"][way].values()) for row in rows)
-        for way in ("dynamo", "onnx")
-    }
+    differ = [row["differ"] for row in rows]
+    same = {way: sum(way in each and not any(each[way].values()) for each in differ) for way in ("dynamo", "onnx")}
     verified = [row["verified"] for row in rows if row["verified"] is not None]
     return {
-        "architectures": len(rows),
-        "at_95_percent": sum(share >= 0.95 for share in dynamo),
-        "least_share": min(dynamo, default=None),
-        "same_workloads_as_export": same,
+        "architectures": len(rows), "at_95_percent": sum(share >= 0.95 for share in dynamo),
+        "least_share": min(dynamo, default=None), "same_workloads_as_export": same,
         "recompiled": sum(row["ways"]["dynamo"].get("recompiled", 0) > 0 for row in rows),
-        "verified": len(verified),
-        "right": sum(each["right"] for each in verified),
+        "verified": len(verified), "right": sum(each["right"] for each in verified),
         "generate": sum(all(each["right"] for each in row["generates"].values()) for row in rows if row["generates"]),
         "least_replaced": min((each["share"] or 0.0 for each in verified), default=None),
-    }
+    }  # fmt: skip

@@ -109,14 +109,13 @@ def curve_of(events: Iterable[JsonObject], counts: Sequence[int]) -> list[Point]
 
 def _gain(tasks: Mapping[int, SearchSummary], counts: Sequence[int]) -> float | None:
     """The default's time over that of the best kernels so far; None before both are known of every workload."""
-    known = [(count, tasks.get(position)) for position, count in enumerate(counts)]
-    if any(each is None or each.phase in BEFORE_DEFAULT for _, each in known):
-        return None
-    pairs = [(count, each.objective_s, each.default_objective_s) for count, each in known if each is not None]
-    if not all(ours_s and default_s for _, ours_s, default_s in pairs):
-        return None
-    ours_s, default_s = (sum(pair[0] * (pair[at] or 0.0) for pair in pairs) for at in (1, 2))
-    return default_s / ours_s
+    ours_s = total_s = 0.0
+    for position, count in enumerate(counts):
+        known = tasks.get(position)
+        if not (known and known.phase not in BEFORE_DEFAULT and known.objective_s and known.default_objective_s):
+            return None
+        ours_s, total_s = ours_s + count * known.objective_s, total_s + count * known.default_objective_s
+    return total_s / ours_s
 
 
 def _client(environment: Mapping[str, str]) -> sw.Client:

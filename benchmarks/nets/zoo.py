@@ -123,10 +123,8 @@ class Llama(nn.Module):  # type: ignore[misc]
     def __init__(self, layers: int, width: int, heads: int, inner: int, words: int = 32000) -> None:
         super().__init__()
         self.words, self.head = nn.Embedding(words, width), nn.Linear(width, words, bias=False)
-        self.layers, self.norm = (
-            nn.ModuleList(LlamaLayer(width, heads, inner) for _ in range(layers)),
-            nn.RMSNorm(width),
-        )
+        self.layers = nn.ModuleList(LlamaLayer(width, heads, inner) for _ in range(layers))
+        self.norm = nn.RMSNorm(width)
         size = width // heads
         self.register_buffer("rates", 1.0 / 10000.0 ** (torch.arange(0, size, 2).float() / size))
 

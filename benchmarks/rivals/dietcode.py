@@ -23,7 +23,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -47,18 +47,10 @@ PARAMETERS = {"max_depth": 6, "eta": 0.2, "min_child_weight": 0.0, "nthread": 1}
 BOOSTING_ROUNDS = 100
 ADDED = {"nb"}
 """Axes that a kernel leaves out at their first choice."""
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """DietCode's, with Ansor's size of a batch."""
-
-    population: int = 2048
-    generations: int = 4
-    measures_per_round: int = 64
-    random_share: float = 0.05
-    measured_share: float = 0.2
-    """The largest share of the first generation that are the best kernels measured so far."""
+POPULATION, GENERATIONS, RANDOM_SHARE, MEASURED_SHARE = 2048, 4, 0.05, 0.2
+"""DietCode's; the last is the largest share of the first generation that are the best kernels measured so far."""
+MEASURES_PER_ROUND = 64
+"""Ansor's size of a batch."""
 
 
 def tile_of(task: SearchTask, kernel: MicroKernel) -> dict[str, int]:
@@ -89,8 +81,8 @@ class DietCodeSearch:
     """One search; ``run`` spends the trials, ``dispatcher`` says what came of it. Its formulas are of matrix products:
     raises DoesNotApply for other workloads."""
 
-    def __init__(self, task: SearchTask, seed: int = 0, settings: Settings | None = None) -> None:
-        self._task, self._settings = task, settings or Settings()
+    def __init__(self, task: SearchTask, seed: int = 0, population: int = POPULATION) -> None:
+        self._task, self._population = task, population
         contraction_of(task.workload)
         self._space = Matmul().space(task)
         self._rng = np.random.default_rng(seed)
@@ -107,7 +99,7 @@ class DietCodeSearch:
     def run(self, builder: Builder, runner: Runner, trials: int) -> None:
         """Measure ``trials`` kernels, one instance each; fewer where the space has no more."""
         # A small budget is spent in rounds, too, or the model would never be used.
-        batch = min(self._settings.measures_per_round, max(4, trials // 8))
+        batch = min(MEASURES_PER_ROUND, max(4, trials // 8))
         while (left := trials - self.trials) > 0:
             chosen = self.suggest(min(left, batch))
             if not chosen:
@@ -120,7 +112,7 @@ class DietCodeSearch:
         """The best of all generations by the model, and a few random ones; none that was tried before."""
         pool = [kernel for kernel in self._evolved() if kernel not in self._tried]
         order = list((-self._fitness(pool)).argsort()) if pool else []
-        random = [pool[i] for i in self._rng.permutation(len(pool))[: math.ceil(self._settings.random_share * count)]]
+        random = [pool[i] for i in self._rng.permutation(len(pool))[: math.ceil(RANDOM_SHARE * count)]]
         best = [pool[i] for i in order if pool[i] not in random]
         return [*random, *best][:count]
 
@@ -168,20 +160,17 @@ class DietCodeSearch:
         safe = int(latency[largest].argmin())
         tree = bounded(fit(names, points, latency), symbol_bounds(task), safe)
         bare = Dispatcher(task, tuple(kernels), safe, tree)
-        table = []
-        for instance, row, times in zip(task.instances, dims, latency, strict=True):
-            index = bare.index_for(row)
-            table.append(TableRow(instance.shape, index, float(times[index])))
-        return Dispatcher(task, bare.kernels, safe, tree, tuple(table))
+        served = zip(task.instances, map(bare.index_for, dims), latency, strict=True)
+        return replace(bare, table=tuple(TableRow(each.shape, at, float(times[at])) for each, at, times in served))
 
     # -- evolution ------------------------------------------------------------------------------------------------
     def _evolved(self) -> list[MicroKernel]:
         """Every kernel of every generation. Parents are drawn in proportion to their fitness."""
-        size, fastest = self._settings.population, sorted(self._speeds, key=lambda kernel: -self._speeds[kernel])
-        seeds = fastest[: int(size * self._settings.measured_share)]
+        size, fastest = self._population, sorted(self._speeds, key=lambda kernel: -self._speeds[kernel])
+        seeds = fastest[: int(size * MEASURED_SHARE)]
         population = [*seeds, *(self._space.sample(self._rng) for _ in range(size - len(seeds)))]
         seen = dict.fromkeys(population)
-        for _ in range(self._settings.generations if self._speeds else 0):
+        for _ in range(GENERATIONS if self._speeds else 0):
             fitness = self._fitness(population)
             parents = self._rng.choice(len(population), size=size, p=fitness / fitness.sum())
             population = [self._space.mutate(population[parent], self._rng) for parent in parents]

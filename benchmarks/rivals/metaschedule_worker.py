@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +21,12 @@ from tvm.s_tir import meta_schedule as ms
 from tvm.s_tir.meta_schedule.post_optimization import PostOpt
 
 from benchmarks.rivals.dlight import tvm_target
+from benchmarks.rivals.metaschedule import MODULE, PACKING, RECORDS
 from benchmarks.rivals.static_function import static_function
 from tuner.program.job.build import workload_from_json
 from tuner.program.target import Target
 
-RECORDS, WORKLOADS = "database_tuning_record.json", "database_workload.json"
+WORKLOADS = "database_workload.json"
 TIMEOUT_S = 120.0
 """The time limit of one build and of one reading, the start of its process included: on a busy machine TVM's 30 s are
 not enough for that."""
@@ -57,12 +57,12 @@ def _finish(function: Any, target: Any, folder: Path) -> None:
         raise SystemExit(f"no schedule was found: see {folder}")
     packed = packing(schedule)
     if packed is not None:
-        np.savez(folder / "pack.npz", shape=packed[0], places=packed[1])
+        np.savez(folder / PACKING, shape=packed[0], places=packed[1])
     module = tvm.s_tir.transform.RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True)(schedule.mod)
     # Written whole or not at all: the parent takes the file as a sign that this shape is done.
     unfinished = folder / "unfinished.so"
     tvm.compile(module, target=target).export_library(str(unfinished))
-    unfinished.rename(folder / "module.so")
+    unfinished.rename(folder / MODULE)
 
 
 def packing(schedule: Any) -> tuple[list[int], NDArray[np.int64]] | None:
@@ -71,34 +71,11 @@ def packing(schedule: Any) -> tuple[list[int], NDArray[np.int64]] | None:
     rewriting = [block for block in blocks if LAYOUT_REWRITE in block.annotations]
     if not rewriting:
         return None
-    block = rewriting[0]
-    sizes = [int(each.dom.extent) for each in block.iter_vars]
-    at = {each.var: values for each, values in zip(block.iter_vars, np.indices(sizes), strict=True)}
-
-    def flat(indices: Any, shape: Any) -> NDArray[np.int64]:
-        values = [np.broadcast_to(_evaluate(index, at), sizes) for index in indices]
-        return np.ravel_multi_index(tuple(values), [int(extent) for extent in shape]).ravel()
-
-    store, load = block.body, block.body.value
-    places = np.empty(math.prod(sizes), np.int64)
-    places[flat(load.indices, load.source.shape)] = flat(store.indices, store.buffer.shape)
-    return [int(extent) for extent in store.buffer.shape], places
-
-
-OPERATIONS = {"Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "FloorDiv": np.floor_divide, "FloorMod": np.mod}
-
-
-def _evaluate(expression: Any, at: Mapping[Any, NDArray[np.int64]]) -> Any:
-    """An index expression over arrays of indices. Raises ValueError for what index expressions do not hold."""
-    if isinstance(expression, tirx.IntImm):
-        return np.int64(int(expression))
-    for variable, values in at.items():
-        if expression.same_as(variable):
-            return values
-    name = type(expression).__name__
-    if name not in OPERATIONS:
-        raise ValueError(f"{name} in an index of a rewritten weight: {expression}")
-    return OPERATIONS[name](_evaluate(expression.a, at), _evaluate(expression.b, at))
+    store, load = rewriting[0].body, rewriting[0].body.value
+    # The places of the weight's elements, moved as the schedule moves the weight.
+    shape, moved = [int(extent) for extent in store.buffer.shape], tirx.IndexMap(load.indices, store.indices, None)
+    places = np.arange(math.prod(shape)).reshape([int(extent) for extent in load.source.shape])
+    return shape, moved.map_tensor(tvm.runtime.tensor(places)).numpy().ravel().argsort()
 
 
 if __name__ == "__main__":

@@ -64,32 +64,26 @@ def _matrices(workload: Workload, *, batched: bool = False) -> tuple[Matrices, O
 
 
 def mm(workload: Workload) -> Prepared:
-    return _with_out(_matrices(workload)[1], torch.mm)
+    return _on(_matrices(workload)[1], partial(_with_out, torch.mm))
 
 
 def bmm(workload: Workload) -> Prepared:
-    return _with_out(_matrices(workload, batched=True)[1], torch.bmm)
+    return _on(_matrices(workload, batched=True)[1], partial(_with_out, torch.bmm))
 
 
-def _with_out(operands: Operands, function: Any) -> Prepared:
-    def call(inputs: Sequence[Array]) -> Call:
-        a, b = operands(inputs)
-        out = torch.empty(*a.shape[:-1], b.shape[-1])
-        return lambda: function(a, b, out=out)
+def _on(operands: Operands, prepared: Callable[[Any, Any], Call]) -> Prepared:
+    return lambda inputs: prepared(*operands(inputs))
 
-    return call
+
+def _with_out(function: Any, a: Any, b: Any) -> Call:
+    return partial(function, a, b, out=torch.empty(*a.shape[:-1], b.shape[-1]))
 
 
 def linear(workload: Workload) -> Prepared:
     roles, operands = _matrices(workload)
     if roles.right.lies_along_n:
         raise DoesNotApply("linear multiplies by a transposed operand; mm is the call for this one")
-
-    def call(inputs: Sequence[Array]) -> Call:
-        x, weight = operands(inputs)
-        return partial(torch.nn.functional.linear, x, weight.T)
-
-    return call
+    return _on(operands, lambda x, weight: partial(torch.nn.functional.linear, x, weight.T))
 
 
 def mkl(workload: Workload) -> Prepared:
@@ -98,25 +92,23 @@ def mkl(workload: Workload) -> Prepared:
     if not roles.right.is_packed_ahead:
         raise DoesNotApply("nothing is constant, so nothing can be packed ahead: mm is MKL here")
 
-    def call(inputs: Sequence[Array]) -> Call:
-        x, weight = operands(inputs)
+    def prepared(x: Any, weight: Any) -> Call:
         packed = torch.ops.mkl._mkl_reorder_linear_weight(weight.T, len(x))
         return partial(torch.ops.mkl._mkl_linear, x, packed, weight.T, None, len(x))
 
-    return call
+    return _on(operands, prepared)
 
 
 def onednn(workload: Workload) -> Prepared:
     """oneDNN with the weight packed for the number of rows, or its linear on the operand as it is."""
     roles, operands = _matrices(workload)
+    return _on(operands, lambda x, weight: _pointwise(x, weight.T, is_packed=roles.right.is_packed_ahead))
 
-    def call(inputs: Sequence[Array]) -> Call:
-        x, weight = operands(inputs)
-        pack = torch.ops.mkldnn._reorder_linear_weight
-        packed = pack(weight.T, len(x)) if roles.right.is_packed_ahead else weight.T
-        return partial(torch.ops.mkldnn._linear_pointwise, x, packed, None, "none", [], "")
 
-    return call
+def _pointwise(x: Any, weight: Any, bias: Any = None, epilogue: Sequence[str] = (), *, is_packed: bool = True) -> Call:
+    activation, algorithm = _activation(epilogue)
+    packed = torch.ops.mkldnn._reorder_linear_weight(weight, len(x)) if is_packed else weight
+    return partial(torch.ops.mkldnn._linear_pointwise, x, packed, bias, activation, [], algorithm)
 
 
 # -- oneDNN with a constant packed for the shape ----------------------------------------------------------------------
@@ -145,11 +137,7 @@ def packed(workload: Workload) -> Prepared:
 def _linear(*epilogue: str) -> Kernel:
     def kernel(args: Args, inputs: Sequence[Any]) -> Call:
         x, weight, *others = inputs
-        bias = others[0] if "bias" in epilogue else None
-        activation, algorithm = _activation(epilogue)
-        packed = torch.ops.mkldnn._reorder_linear_weight(weight, x.shape[0])
-        function = torch.ops.mkldnn._linear_pointwise
-        return lambda: function(x, packed, bias, activation, [], algorithm)
+        return _pointwise(x, weight, others[0] if "bias" in epilogue else None, epilogue)
 
     return kernel
 

@@ -159,11 +159,9 @@ def _store_large(storage: Storage, scale: Scale, draw: random.Random) -> None:
 def _progress(trials: int) -> dict[str, Any]:
     """What a search says of itself after so many trials."""
     best = 0.99995**trials
-    return {
-        "phase": "search", "round": trials // 64, "trials": trials, "trials_budget": 10**6, "failed": trials // 20,
-        "commonest_error": "", "elapsed_s": 0.1 * trials, "seconds_budget": None, "objective_s": 1e-3 * best,
-        "default_objective_s": 1e-3, "speedup_vs_default": 1 / best, "speedup_vs_numpy": 1.2 / best, "position": 0,
-    }  # fmt: skip
+    gained = (1e-3 * best, 1e-3, 1 / best, 1.2 / best)
+    told = SearchSummary("search", trials // 64, trials, 10**6, trials // 20, "", 0.1 * trials, None, *gained)
+    return {**told.to_json(), "position": 0}
 
 
 # -- trials and libraries ---------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.compare.rows import against_best
-from benchmarks.compare.summary import SHORTEST_S, against, bandwidth, interval_of, is_noisy, mean, ratios
+from benchmarks.compare.summary import SHORTEST_S, against, bandwidth, interval_of, mean, ratios
 from benchmarks.harness.results import ROOT, Row, grouped, read
 from benchmarks.theory import SEARCHED
 from tuner.program.language.workload import format_shape
@@ -27,6 +27,8 @@ PAGE, README, MEASUREMENTS = ROOT / "docs" / "performance.md", ROOT / "README.md
 BLOCK = re.compile(r"(<!-- (summary|measured (\S+)) -->\n).*?(<!-- end -->)", re.DOTALL)
 BUSY = 1.0
 """Runnable processes to a core, beyond which a machine is called busy."""
+NOISY = 0.1
+"""An interval that is wider than this share of its middle is said to be noisy."""
 
 
 def page_with_tables(text: str, folder: Path = MEASUREMENTS) -> str:
@@ -93,8 +95,9 @@ def with_interval(value: float | None, bounds: Sequence[float] | None) -> str:
     """A ratio with its interval, and whether that is wide."""
     if value is None or bounds is None:
         return times(value)
-    noisy = ", noisy" if is_noisy((bounds[0], bounds[1])) else ""
-    return f"{value:.2f}x ({bounds[0]:.2f} to {bounds[1]:.2f}{noisy})"
+    low, high = bounds
+    noisy = ", noisy" if high - low > NOISY * (low + high) / 2 else ""
+    return f"{value:.2f}x ({low:.2f} to {high:.2f}{noisy})"
 
 
 # -- by kind: what, the figure and the worst shape in a line; and the table -------------------------------------------

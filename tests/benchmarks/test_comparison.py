@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from benchmarks.compare.rows import add_timing
-from benchmarks.compare.summary import interval_of, is_noisy, medians, not_applicable, of_operators, over_seeds
+from benchmarks.compare.summary import interval_of, medians, not_applicable, of_operators, over_seeds
 from benchmarks.harness.results import Document, Report
+from docs.tools.performance import with_interval
 from tuner.errors import InvalidInput
 
 PROTOCOL = {"threads": 1, "against": "torch"}
@@ -120,5 +121,5 @@ def test_the_interval_of_a_mean_comes_from_the_samples_of_its_rows() -> None:
         add_timing(noisy, {"ours": [1.0], "peak": [1.0], "stream": [1.0], "torch": [seconds]}, 1.0)
     bounds = interval_of([noisy])
     assert bounds is not None
-    assert is_noisy(bounds)
-    assert not is_noisy((1.0, 1.05))
+    assert "noisy" in with_interval(2.0, bounds)
+    assert with_interval(1.02, (1.0, 1.05)) == "1.02x (1.00 to 1.05)"

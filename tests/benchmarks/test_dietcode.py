@@ -10,7 +10,7 @@ import pytest
 
 import shapewright as sw
 from benchmarks.harness.calls import DoesNotApply
-from benchmarks.rivals.dietcode import DietCodeSearch, Settings, adaption, tile_of
+from benchmarks.rivals.dietcode import DietCodeSearch, adaption, tile_of
 from tuner.library.dispatcher import choose
 from tuner.measure import BuildResult, RunRequest, Turns, TurnsRequest, never
 from tuner.program.job.task import SearchTask
@@ -96,7 +96,7 @@ def test_padding_and_occupancy_by_hand() -> None:
 
 def test_every_trial_is_another_kernel_on_the_instance_that_suits_it_best() -> None:
     task, device = task_of(), Device()
-    search = DietCodeSearch(task, settings=Settings(population=64))
+    search = DietCodeSearch(task, population=64)
     search.run(device, device, 24)
     kernels = [result.kernel for result in device.measured]
     assert search.trials == len(kernels) == len(set(kernels)) == 24
@@ -107,7 +107,7 @@ def test_every_trial_is_another_kernel_on_the_instance_that_suits_it_best() -> N
 
 def test_the_search_finds_faster_kernels_than_its_random_start() -> None:
     device = Device()
-    search = DietCodeSearch(task_of(), settings=Settings(population=256))
+    search = DietCodeSearch(task_of(), population=256)
     search.run(device, device, 64)
     speeds = [result.kernel["mr"] * result.kernel["nv"] for result in device.measured]
     assert np.mean(speeds[-16:]) > 1.3 * np.mean(speeds[:8])
@@ -115,7 +115,7 @@ def test_the_search_finds_faster_kernels_than_its_random_start() -> None:
 
 def test_the_library_shares_a_layout_keeps_the_limit_and_leaves_out_what_failed() -> None:
     task, device = task_of(max_kernels=2), Device(broken=8)
-    search = DietCodeSearch(task, settings=Settings(population=64))
+    search = DietCodeSearch(task, population=64)
     search.run(device, device, 32)
     dispatcher = search.dispatcher()
     assert 1 <= len(dispatcher.kernels) <= 2

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.harness.suite import benchmarks_of, names_of, operators
+from benchmarks.harness.suite import OPERATORS, benchmarks_of, names_of
 from benchmarks.operators import contenders_of, some_of
 from tests.docs.promised import listed, section
 from tuner.errors import InvalidInput
@@ -40,7 +40,7 @@ def test_all_is_every_promised_operator_every_program_and_the_fused_ones() -> No
     fused = names_of(["fused"])
     assert names_of(["softmax", "fused", "softmax"]) == ["softmax", *fused]
     assert len(fused) == 4
-    assert set(names_of(["all"])) == set(operators()) > {*listed(section("A job")), *fused, "resnet50"}
+    assert set(names_of(["all"])) == set(OPERATORS) > {*listed(section("A job")), *fused, "resnet50"}
 
 
 def test_a_layer_of_resnet_is_named_by_itself() -> None:
