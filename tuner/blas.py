@@ -5,6 +5,7 @@ Loads no NumPy: the environment counts only for a process that has not loaded it
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Mapping, MutableMapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -13,8 +14,18 @@ ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THRE
 """Environment that limits NumPy to one thread: BLAS threads spin after their work, and would disturb a measurement."""
 HOBBLES = ("OPENBLAS_CORETYPE", "MKL_DEBUG_CPU_TYPE", "MKL_ENABLE_INSTRUCTIONS", "MKL_CBWR", "BLIS_ARCH_TYPE")
 """Environment that makes a BLAS take kernels of another CPU than the one it runs on."""
-WIDE = frozenset({"SkylakeX", "Cooperlake", "SapphireRapids"})
-"""OpenBLAS's names of its kernels that use AVX-512."""
+INSTRUCTIONS = {"avx": "AVX", "avx2": "AVX2", "avx512f": "AVX-512"}
+"""Vector instructions by the feature of a CPU that has them, the newest last."""
+OLDER: Mapping[str, str] = {
+    **dict.fromkeys(
+        ("Katmai", "Coppermine", "Northwood", "Prescott", "Banias", "Core2", "Penryn", "Dunnington"), "avx"
+    ),
+    **dict.fromkeys(("Nehalem", "Atom", "Nano", "Athlon", "Opteron", "Opteron_SSE3", "Barcelona", "Bobcat"), "avx"),
+    **dict.fromkeys(("Sandybridge", "Bulldozer", "Piledriver", "Steamroller", "Excavator"), "avx2"),
+    **dict.fromkeys(("Haswell", "Zen"), "avx512f"),
+}
+"""OpenBLAS's names of its kernels, and the first of INSTRUCTIONS that they do not use. Nothing is said of kernels that
+are not listed: those of a new CPU have a new name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +81,20 @@ def numpys_blas(features: Collection[str]) -> Blas | None:
         return None
     version, kernels = str(own[0]["version"] or ""), str(own[0].get("architecture") or "")
     library = str(own[0]["internal_api"])
-    return Blas(library, version, kernels, int(own[0]["num_threads"]), _hobbled(library, kernels, features))
+    return Blas(library, version, kernels, int(own[0]["num_threads"]), hobbled(library, kernels, features, os.environ))
 
 
-def _hobbled(library: str, kernels: str, features: Collection[str]) -> str:
-    if library == "openblas" and kernels and kernels not in WIDE and "avx512f" in features:
-        return f"its {kernels} kernels use no AVX-512, which this CPU has"
-    return ""
+def hobbled(library: str, kernels: str, features: Collection[str], environment: Mapping[str, str]) -> str:
+    """Why a BLAS is known to be slower than it could be; empty where nothing is known against it.
+
+    OpenBLAS names its kernels: they count, whoever chose them. Others do not, so what the environment says counts.
+    """
+    if library != "openblas":
+        own = [f"{name}={environment[name]}" for name in HOBBLES if name in environment]
+        own = [each for each in own if each.startswith(library.upper())]
+        return f"{', '.join(own)} limits its kernels" if own else ""
+    if kernels not in OLDER:
+        return ""
+    names = list(INSTRUCTIONS)
+    unused = [INSTRUCTIONS[name] for name in names[names.index(OLDER[kernels]) :] if name in features]
+    return f"its {kernels} kernels use no {unused[-1]}, which this CPU has" if unused else ""
