@@ -159,10 +159,10 @@ def noise(seconds: float) -> Finding:
     share = min(1.0, (time.process_time() - used) / (time.perf_counter() - started))
     speed, load, cores = assess(readings), os.getloadavg()[0], len(os.sched_getaffinity(0))
     within = f" (half of its readings within {100 * speed.spread:.0f} %)" if speed is not None else ""
-    on = f"{cores} core{'s' * (cores != 1)}"
-    says = (
-        f"{speed or 'not measured'}{within}, on its core {100 * share:.0f} % of {seconds:g} s; load {load:.1f} on {on}"
-    )
+    free = "free of" if share >= LEAST_SHARE else "disturbed by"
+    had = f"{free} other work: this process had a core for {100 * share:.0f} % of {seconds:g} s"
+    waiting = f"load {load:.1f} on {cores} core{'s' * (cores != 1)}"
+    says = f"{speed or 'speed not measured'}{within}; {had}; {waiting}"
     allowed = _quota()
     if allowed is not None and allowed < cores:
         remedy = "raise the container's CPU limit: what is measured is paused whenever it is used up"
