@@ -8,12 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from tuner.library.dispatcher import Dispatcher
+from tuner.program.job.budget_plan import reference_work
 from tuner.schedule.space import MicroKernel
 
 VERIFY_SHAPES = 24
 VERIFY_WORK = 6e10
-"""Operations (see Workload.work) of all verified shapes together: the float64 reference takes some seconds for it on
-one core."""
+"""Operations (see ``reference_work``) of all verified shapes together: the float64 reference takes some seconds for it
+on one core."""
 EDGES = (0, 1, 2, 7)
 NEAR = (1, 3, 5, 7)
 """How far from the least shape that a kernel serves a ragged one of it is looked for."""
@@ -53,10 +54,10 @@ def verified_at(dispatcher: Dispatcher, verified: Collection[MicroKernel] = ()) 
     floor = _distinct([*(dims for dims in edges if workload.is_consistent(dims)), *least.values(), *near])
     always = _distinct(dims for index, dims in least.items() if dispatcher.kernels[index] not in verified)
     floor = [*always, *(dims for dims in sorted(floor, key=workload.work) if dims not in always)]
-    spent = sum(map(workload.work, floor))
+    spent = sum(reference_work(workload, dims) for dims in floor)
     more: list[Dims] = []
     for dims in _distinct(wanted):
-        cost = workload.work(dims)
+        cost = reference_work(workload, dims)
         if dims not in floor and spent + cost <= VERIFY_WORK:
             more.append(dims)
             spent += cost

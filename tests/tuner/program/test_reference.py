@@ -277,6 +277,29 @@ def test_what_is_computed_in_blocks_is_the_same(
         np.testing.assert_allclose(one.limit, other.limit, rtol=1e-6)
 
 
+@pytest.mark.parametrize("elements", [60, 2**22])
+def test_a_sample_of_rows_is_what_the_whole_has_there(monkeypatch: pytest.MonkeyPatch, elements: int) -> None:
+    """The first and the last row are of it. Of other rows nothing is said."""
+    workload = workload_of("attention", {"b": 2, "h": 3, "i": 40, "j": 21, "causal": True})
+    inputs = inputs_of(workload)
+    (whole,) = expected(workload, inputs, {})
+    monkeypatch.setattr(blocks, "MAX_ELEMENTS", elements)
+    (part,) = expected(workload, inputs, {}, share=0.2)
+    is_known = np.isfinite(part.limit)
+    rows = is_known[..., 0]
+    assert (is_known == rows[..., None]).all()
+    assert rows[0, 0, 0] & rows[-1, -1, -1]
+    assert 30 <= rows.sum() <= 48
+    np.testing.assert_allclose(part.value[is_known], whole.value[is_known], rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(part.limit[is_known], whole.limit[is_known], rtol=1e-6)
+
+
+def test_what_shares_no_axis_is_computed_as_a_whole() -> None:
+    workload = program("t[m] = sum(n) x[m, n]\nout[n] = sum(m) t[m] * x[m, n]", {"m": 5, "n": 7})
+    (part,) = expected(workload, inputs_of(workload), {}, share=0.01)
+    assert np.isfinite(part.limit).all()
+
+
 @pytest.mark.parametrize("o", [1, 3, 7, 12])
 def test_runs_that_share_what_they_read_are_what_their_loops_compute(o: int) -> None:
     """Also where the last run is shorter, the axis is read beside its quotient, and nothing else has it."""

@@ -29,6 +29,22 @@ def test_what_fits_is_taken() -> None:
     assert 0 < rule.workspace_bytes(scores(1024)) <= MAX_WORKSPACE_BYTES
 
 
+@pytest.mark.parametrize("heads", [1, 32])
+def test_scores_of_attention_are_not_counted(heads: int) -> None:
+    """A block of rows keeps its own: 64 GiB of them for a head of 131,072 positions."""
+    longest = ShapeVar("S", range(1, 131_073))
+    task = SearchTask("attention", {"b": 1, "h": heads, "i": "S", "j": "S", "d": 64}, (longest,), target=TARGET)
+    (rule,) = rules_of(task)
+    assert rule.name == "attention"
+    assert rule.workspace_bytes(task) < 2**29
+
+
+def test_an_operand_of_more_than_16_gib_is_refused() -> None:
+    rows = ShapeVar("T", range(1, 2**19 + 1))
+    with pytest.raises(InvalidInput, match="x takes up to 17 GiB"):
+        SearchTask("softmax", {"m": "T", "n": 8704}, (rows,), target=TARGET)
+
+
 def test_more_than_the_limit_is_refused_with_the_need() -> None:
     with pytest.raises(InvalidInput, match=r"intermediates of .* take too much memory \(fallback [0-9.]+ GiB\)"):
         rules_of(scores(6000))

@@ -168,7 +168,7 @@ class RpcRunner:
         if self._session is None or not self._serves(self._session, task):
             # The old one is given back first: there may be only one device.
             self.close()
-            longest_s = max(self._limit_s(task, task.instances), VERIFY_TIMEOUT_S)
+            longest_s = max(self._limit_s(task, task.instances), _verify_limit_s(task, task.largest_dims))
             life_s = self._hold_s + OPEN_TIMEOUT_S + longest_s + GRACE_S
             self._session = Session.open(self._connect, task, life_s, interrupted)
         return self._session
@@ -248,9 +248,7 @@ class RpcRunner:
 
     def _limit_s(self, task: SearchTask, instances: Sequence[WorkloadInstance]) -> float:
         dims = [task.workload.dims(instance.shape) for instance in instances]
-        # What does no arithmetic takes time, too.
-        flops = sum(max(task.workload.flops(values), task.workload.points(values)) for values in dims)
-        return self._timeout_s + CALLS * flops / SLOWEST_FLOPS
+        return self._timeout_s + CALLS * sum(_slowest_s(task, values) for values in dims)
 
     def _trial(self, request: RunRequest, limit_s: float) -> JsonObject:
         shapes = [instance.shape for instance in request.instances]
@@ -261,16 +259,28 @@ class RpcRunner:
     ) -> str | None:
         if build.binary is None:
             return f"not built: {build.error}"
-        data = {"kernel": build.kernel.to_json(), "dims": dict(dims), "limit_s": VERIFY_TIMEOUT_S}
+        limit_s = _verify_limit_s(task, dims)
+        data = {"kernel": build.kernel.to_json(), "dims": dict(dims), "limit_s": limit_s}
         try:
             with self._turn(task, interrupted) as session:
                 problem: str | None = self._ask(session, VERIFY, data, [build.binary], interrupted)
         except SessionDied as death:
             place = ", ".join(f"{name}={value}" for name, value in dims.items())
-            problem = f"the device's process died, or took longer than {VERIFY_TIMEOUT_S:g} s, at {place}: {death}"
+            problem = f"the device's process died, or took longer than {limit_s:.3g} s, at {place}: {death}"
             self._open(task, interrupted)
             return MACHINE + problem if self._cause(session, death)[0] is ErrorKind.MACHINE else problem
         return problem
+
+
+def _verify_limit_s(task: SearchTask, dims: Mapping[str, int]) -> float:
+    """The reference takes no more than VERIFY_TIMEOUT_S, as it is of a sample where an output is large; one call of the
+    kernel is of all of it."""
+    return VERIFY_TIMEOUT_S + _slowest_s(task, dims)
+
+
+def _slowest_s(task: SearchTask, dims: Mapping[str, int]) -> float:
+    """One call at SLOWEST_FLOPS. What does no arithmetic takes time, too."""
+    return max(task.workload.flops(dims), task.workload.points(dims)) / SLOWEST_FLOPS
 
 
 def _all(request: RunRequest, device: str, kind: ErrorKind, message: str, run_s: float) -> list[MeasureResult]:

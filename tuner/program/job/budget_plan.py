@@ -10,6 +10,7 @@ from typing import Any
 from tuner.program.job.jobspec import Budget
 from tuner.program.job.task import SearchTask
 from tuner.program.language.workload import Workload
+from tuner.program.reference import WHOLE_WORK
 from tuner.program.target.rates import TYPICAL
 
 MIN_TRIALS, MIN_SECONDS = 16, 4.0
@@ -27,6 +28,8 @@ VERIFY_RATE = 6e9
 ELEMENT_WORK, FEW_ELEMENTS = 200, 2**20
 """What an element of a tensor takes: to be drawn, packed, surrounded, compared, and its magnitude summed; and how many
 take no longer than what each shape adds."""
+KERNEL_SPEED = 16
+"""How many times as fast as the reference a kernel is."""
 FLOPS_PER_CYCLE, BYTES_PER_CYCLE = 32, TYPICAL.l3_bytes
 """Rates of one core, where theory's estimate of a run is not at hand: they only compare workloads with each other."""
 ROUNDING_S = 1e-6
@@ -137,7 +140,13 @@ def run_s(task: SearchTask) -> float:
 
 
 def verify_work(workload: Workload, dims: Mapping[str, int]) -> float:
-    """Operations of a verification. Where weights are large, what is done to each of their elements is most of it,
-    however few rows there are."""
+    """Operations of a verification: of the reference, and of what is done to each element of the operands. That is most
+    of it where weights are large, however few rows there are."""
     elements = sum(math.prod(tensor.shape(dims)) for tensor in workload.operands)
-    return workload.work(dims) + ELEMENT_WORK * max(0, elements - FEW_ELEMENTS)
+    return reference_work(workload, dims) + ELEMENT_WORK * max(0, elements - FEW_ELEMENTS)
+
+
+def reference_work(workload: Workload, dims: Mapping[str, int]) -> float:
+    """Operations of the reference, and beyond WHOLE_WORK those of a kernel beside it."""
+    work = workload.work(dims)
+    return work if work <= WHOLE_WORK else min(work, WHOLE_WORK + workload.flops(dims) / KERNEL_SPEED)

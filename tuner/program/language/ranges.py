@@ -15,7 +15,7 @@ from tuner.program.language.workload import ShapeVar, Workload, format_shape
 MAX_SHAPE_VARS = 8
 """Corners of the range double with each of them."""
 MAX_OPERAND_BYTES = 16 * 2**30
-"""Bytes of one tensor at the largest shape of the range: more could not be measured, nor verified in float64."""
+"""Bytes of one operand at the largest shape of the range: more could not be measured, nor verified in float64."""
 
 
 def shapes_of(variables: Sequence[ShapeVar], limit: int) -> list[dict[str, int]]:
@@ -110,9 +110,10 @@ def largest_dims(workload: Workload, variables: Sequence[ShapeVar]) -> dict[str,
 
 
 def check_sizes(workload: Workload, variables: tuple[ShapeVar, ...]) -> None:
-    """The tensors at the largest shape: operands one by one, intermediates together."""
+    """The operands at the largest shape, one by one. What is kept of intermediates is known to rules alone: a block of
+    the scores of attention, not all of them (``rules_of``)."""
     most = largest_dims(workload, variables)
-    for tensor in workload.tensors.values():
+    for tensor in workload.operands:
         size = tensor.bytes(most)
         if size > MAX_OPERAND_BYTES:
             field = f"workload.{'args' if 'op' in workload.to_json() else 'extents'}"

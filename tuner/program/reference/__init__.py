@@ -11,6 +11,10 @@ from tuner.program.language.workload import Workload
 from tuner.program.reference.arithmetic import Array, Bounded
 from tuner.program.reference.stages import Interpreter
 
+WHOLE_WORK = 2e10
+"""Operations (see Workload.work) up to which whoever verifies computes all of an output, some seconds on one core. Of
+more a share of the rows is computed that takes as long."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Expected:
@@ -50,13 +54,18 @@ def compute(workload: Workload, inputs: Sequence[Array], dims: Mapping[str, int]
     return tuple(output.value for output in Interpreter(workload, inputs, dims, bounds=False).run())
 
 
-def expected(workload: Workload, inputs: Sequence[Array], dims: Mapping[str, int]) -> tuple[Expected, ...]:
+def expected(
+    workload: Workload, inputs: Sequence[Array], dims: Mapping[str, int], share: float = 1.0
+) -> tuple[Expected, ...]:
     """The outputs with the tolerance of every element, for inputs that a kernel gets exactly as they are here.
 
     It is the rounding of the output's dtype, and that of everything computed on the way: of 16-bit intermediates, of
     scalar functions, and of sums, by the magnitude of what is summed. Integers are exact unless floats decide them.
+
+    ``share``: of the slices of the program's shared axes (rows of attention, of every head) that are computed; other
+    elements have a limit of inf. A program without such axes is computed as a whole.
     """
-    outputs = Interpreter(workload, inputs, dims, bounds=True).run()
+    outputs = Interpreter(workload, inputs, dims, bounds=True).run(share)
     return tuple(Expected(one.value, _limit(one)) for one in outputs)
 
 
@@ -67,4 +76,4 @@ def _limit(output: Bounded) -> Array:
     return np.where(np.isnan(output.error), np.where(_is_nan(output.value), 0.0, np.inf), output.error)
 
 
-__all__ = ["Expected", "compute", "expected"]
+__all__ = ["WHOLE_WORK", "Expected", "compute", "expected"]

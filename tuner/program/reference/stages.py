@@ -13,7 +13,7 @@ from tuner.program.language.expr import Binary, Expr, Read, axes_of, children, r
 from tuner.program.language.notation import Stage
 from tuner.program.language.workload import Workload
 from tuner.program.reference.arithmetic import VALUES, Arithmetic, Array, Bounded, Error, Sums
-from tuner.program.reference.blocks import Box, block_of, lengths, shared_axes, tiles
+from tuner.program.reference.blocks import Box, block_of, lengths, sampled, shared_axes, tiles
 from tuner.program.reference.expressions import Expressions, extremes
 from tuner.program.reference.products import sum_of_products
 from tuner.program.reference.runs import runs_of, same_along
@@ -42,21 +42,24 @@ class Interpreter:
             values = np.asarray(array).astype(VALUES[tensor.dtype], copy=False)
             self._expressions.hold(tensor.name, Bounded(values), [0] * len(shape))
 
-    def run(self) -> tuple[Bounded, ...]:
-        """The outputs in call order. Intermediates that are large are computed in slices of shared axes."""
+    def run(self, share: float = 1.0) -> tuple[Bounded, ...]:
+        """The outputs in call order. Intermediates that are large are computed in slices of shared axes. Below 1
+        ``share`` is the part of these slices that is computed at all (``sampled``); in others errors are inf."""
         shared = shared_axes(self._program)
         sizes = {axis: self._sizes[axis] for axis in shared}
         block = block_of(sizes, self._intermediates)
+        is_whole = share >= 1.0 or not shared
         with np.errstate(all="ignore"):
-            if block == sizes:
+            if is_whole and block == sizes:
                 self._stages({})
                 return tuple(self._expressions.held(name) for name in self._program.outputs)
             whole = {axis: (0, size) for axis, size in self._sizes.items()}
-            outputs = {name: self._empty(name, whole) for name in self._program.outputs}
-            for box in tiles(whole, block, shared):
-                self._stages(box)
-                for name, output in outputs.items():
-                    _put(output, self._expressions.held(name), self._program.stage[name].axes, whole | box, whole)
+            outputs = {name: self._empty(name, whole, 0.0 if is_whole else math.inf) for name in self._program.outputs}
+            for part in [whole] if is_whole else sampled(sizes, share):
+                for box in tiles(part, block, shared):
+                    self._stages(box)
+                    for name, output in outputs.items():
+                        _put(output, self._expressions.held(name), self._program.stage[name].axes, whole | box, whole)
             return tuple(outputs.values())
 
     def _intermediates(self, block: Mapping[str, int]) -> float:
@@ -194,10 +197,10 @@ class Interpreter:
     def _terms(self, stage: Stage, box: Box) -> Bounded:
         return self._expressions.spread(stage.body, box, (*stage.axes, *stage.reduce_axes))
 
-    def _empty(self, name: str, whole: Box) -> Bounded:
-        """A stage's elements over ``whole``, to be filled in."""
+    def _empty(self, name: str, whole: Box, error: float = 0.0) -> Bounded:
+        """A stage's elements over ``whole``, to be filled in, and their errors until then."""
         shape = lengths(whole, self._program.stage[name].axes)
-        return Bounded(np.zeros(shape, VALUES[self._dtypes[name]]), np.zeros(shape) if self._bounds else None)
+        return Bounded(np.zeros(shape, VALUES[self._dtypes[name]]), np.full(shape, error) if self._bounds else None)
 
 
 def _put(result: Bounded, part: Bounded, axes: Sequence[str], box: Box, whole: Box) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from tuner.measure.verification import verify
 from tuner.measure.verification.guarded import POISON
 from tuner.measure.verification.verify import Case, cases
 from tuner.program.job.build import make_workload, workload_from_json
@@ -160,6 +161,26 @@ def test_a_static_workload_is_verified_at_its_shape() -> None:
     problem = case.check(case.inputs, lambda operands: None)
     assert problem is not None
     assert problem.endswith("at its only shape")
+
+
+def test_of_a_large_output_rows_are_compared_and_all_must_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verify, "WHOLE_WORK", 16 * MATMUL.work({"m": 1}))
+    case = Case.of(MATMUL, {"m": 400})
+    assert case.check(case.inputs, matmul) is None
+
+    def spoilt(where: Any, value: Any) -> str:
+        def call(operands: Sequence[Array]) -> None:
+            matmul(operands)
+            operands[-1][where] = value
+
+        return case.check(case.inputs, call) or ""
+
+    compared = np.isfinite(case.expected[0].limit)
+    assert spoilt((0, 0), 9.0).endswith("at m=400, where 384 of 9600 elements were compared")
+    assert "1 of 9600 elements are wrong" in spoilt((399, 23), 9.0)
+    assert "384 of 9600 elements are wrong" in spoilt(..., 9.0)
+    assert spoilt(~compared, 9.0) == ""
+    assert "9216 of 9600 elements are wrong" in spoilt(~compared, POISON[4].view(np.float32))
 
 
 # -- dtypes -------------------------------------------------------------------------------------------------------
