@@ -8,6 +8,7 @@ from tests.fakes import TASK, measured
 from tuner.library.build import build_library
 from tuner.library.dispatcher import Dispatcher, Leaf, Node, choose
 from tuner.library.package import KERNELS, check_files, kernel_scripts
+from tuner.program.job.budget_plan import reference_work
 from tuner.program.job.task import SearchTask
 from tuner.program.language.workload import ShapeVar
 from tuner.schedule import default_kernel, layout_group, space_of
@@ -97,4 +98,4 @@ def test_verification_stays_within_its_work() -> None:
     task = SearchTask("dense", {"m": 64 * t, "n": 4096, "k": 4096}, (t,), target=TASK.target)
     dims = verified_at(alone(task)).all
     assert {"m": 1} in dims
-    assert sum(2.0 * row["m"] * 4096 * 4096 for row in dims) <= VERIFY_WORK
+    assert sum(reference_work(task.workload, row) for row in dims) <= VERIFY_WORK
