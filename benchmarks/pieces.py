@@ -120,7 +120,9 @@ def _calls(
 def _check_equal(task: SearchTask, results: Mapping[str, Arrays]) -> None:
     for name in task.workload.program.outputs:
         for other, arrays in results.items():
-            np.testing.assert_allclose(arrays[name], results[TOGETHER][name], rtol=1e-3, atol=1e-3, err_msg=other)
+            wanted = results[TOGETHER][name]
+            # Sums in another order: of what cancels, the error is of the size of the terms.
+            np.testing.assert_allclose(arrays[name], wanted, rtol=1e-3, atol=1e-4 * np.abs(wanted).max(), err_msg=other)
 
 
 def summary_of(rows: list[Row]) -> dict[str, Any]:

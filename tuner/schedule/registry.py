@@ -105,14 +105,26 @@ def rules_of(task: SearchTask) -> tuple[Rule, ...]:
 
 def _fitting(task: SearchTask) -> Iterator[Rule]:
     taking: list[Rule] = []
-    for rule in _matching(task.workload, task.known_target):
-        ways = _ways(_Whole(task), RULES) if rule.is_fallback else ()
-        for own in ways or (rule,):
-            if own.workspace_bytes(task) <= MAX_WORKSPACE_BYTES:
-                taking.append(own)
-                yield own
+    for rule in _taking(task):
+        if rule.workspace_bytes(task) <= MAX_WORKSPACE_BYTES:
+            taking.append(rule)
+            yield rule
     if task.threads > 1:
         yield from map(Serial, taking)
+
+
+def _taking(task: SearchTask) -> Iterator[Rule]:
+    """The rules that match, then ways to cut that theory expects to be faster: a rule that takes a program whole may
+    lack an instruction that those of its pieces have. Ways to cut in place of the fallback."""
+    matching: list[Rule] = []
+    for rule in _matching(task.workload, task.known_target):
+        if not rule.is_fallback:
+            matching.append(rule)
+            yield rule
+            continue
+        yield from _ways(_Whole(task), RULES, ()) or (rule,)
+    if matching:
+        yield from _ways(_Whole(task), RULES, tuple(matching))
 
 
 class _Whole:
@@ -130,8 +142,8 @@ class _Whole:
 
 
 @lru_cache(maxsize=1024)
-def _ways(whole: _Whole, rules: tuple[Rule, ...]) -> tuple[Cut, ...]:
-    return ways_to_cut(whole.task, rules, CUT_VERSION)
+def _ways(whole: _Whole, rules: tuple[Rule, ...], rivals: tuple[Rule, ...]) -> tuple[Cut, ...]:
+    return ways_to_cut(whole.task, rules, rivals, CUT_VERSION)
 
 
 def rule_of(kernel: MicroKernel) -> Rule:

@@ -67,6 +67,20 @@ def test_what_a_rule_takes_whole_is_not_cut() -> None:
     assert not cuts(program(two, {"m": "T", "f": 96, "k": 64, "n": 80}, constant=["w1", "w2"]))
 
 
+def test_a_program_that_a_rule_takes_whole_is_cut_where_its_pieces_have_faster_instructions() -> None:
+    """The rule of feed-forward layers multiplies and adds in float32; products of bfloat16 have the tiles of AMX."""
+    two = (
+        "a[m, f] = sum(k) x[m, k] * w1[f, k]\nb[m, f] = cast(max(a[m, f], 0), bfloat16)\n"
+        "out[m, n] = sum(f) b[m, f] * w2[n, f]"
+    )
+    sizes = {"m": "T", "f": 512, "k": 512, "n": 512}
+    task = program(two, sizes, constant=["w1", "w2"], dtype="bfloat16")
+    whole, *others = rules_of(task)
+    assert (whole.name, [rules(cut) for cut in others]) == ("x86_chain", [["x86_contraction", "x86_contraction"]])
+    without = Target.from_json({"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 2})
+    assert not cuts(task.on(without))
+
+
 def test_what_only_the_fallback_takes_is_not_cut() -> None:
     two = "a[m, f] = sum(k) x[m, k] * w[f, k]\nout[m, n] = sum(f) a[m, f] * v[n, f]"
     (rule,) = rules_of(program(two, {"m": "T", "f": 96, "k": 64, "n": 80}, dtype="float64"))

@@ -29,6 +29,9 @@ WORSE = 1.5
 """How many times as long as the best way others may take, by theory, to be searched: its errors are below that."""
 FINER = 1.05
 """How many times as fast a way must be as one of whose pieces it makes several."""
+FASTER = 1.25
+"""How many times as fast a way to cut must be, by theory, to be searched beside a rule that takes the program whole."""
+SAMPLES = 16
 MIN_S = 1e-9
 
 
@@ -44,13 +47,14 @@ class _Way:
         return all(any(set(own.stages) <= set(piece.stages) for piece in other.pieces) for own in self.pieces)
 
 
-def ways_to_cut(task: SearchTask, rules: Sequence[Rule], version: int) -> tuple[Cut, ...]:
+def ways_to_cut(task: SearchTask, rules: Sequence[Rule], rivals: Sequence[Rule], version: int) -> tuple[Cut, ...]:
     """The best ways to cut a program into two pieces or more, the best first. The last of ``rules`` takes any stage.
+    Beside ``rivals``, which take the program whole, only those that are expected to be faster by FASTER.
 
     What they are depends on the range of the shapes, never on instances or on what was measured of a device.
     """
     program = task.workload.program
-    if len(program.stages) < 2:
+    if sum(stage.reducer is not None for stage in program.stages) < 2 if rivals else len(program.stages) < 2:
         return ()
     costs = _Costs(task.at_rates(TYPICAL), rules)
     found: dict[frozenset[Piece], _Way] = {}
@@ -60,7 +64,8 @@ def ways_to_cut(task: SearchTask, rules: Sequence[Rule], version: int) -> tuple[
             if len(pieces) > 1:
                 found.setdefault(frozenset(pieces), _Way(way.cost, pieces))
     best = min((way.cost for way in found.values()), default=0.0)
-    near = [way for way in found.values() if way.cost <= WORSE * best]
+    most = min([WORSE * best, *(costs.of_whole(rule) / FASTER for rule in rivals)])
+    near = [way for way in found.values() if way.cost <= most]
     ways = [way for way in near if not any(way.only_refines(other) for other in near)]
     return tuple(Cut(way.pieces, version) for way in sorted(ways, key=lambda way: way.cost)[:MAX_WAYS])
 
@@ -121,6 +126,10 @@ class _Costs:
         self._scale = 1.0 / np.maximum(alone, MIN_S)
         self.of = lru_cache(maxsize=None)(lambda stages: tuple(self._options(stages)))
 
+    def of_whole(self, rule: Rule) -> float:
+        """What a rule costs that takes the program whole."""
+        return float((self._seconds(rule, tuple(range(len(self._task.workload.program.stages)))) * self._scale).sum())
+
     def _options(self, stages: tuple[int, ...]) -> Iterator[tuple[float, Rule]]:
         """The rules that take these stages as one piece, with what they cost; the fallback for a single one alone."""
         if not self._is_connected(stages):
@@ -143,6 +152,9 @@ class _Costs:
         return not left
 
     def _seconds(self, rule: Rule, stages: tuple[int, ...]) -> NDArray[np.float64]:
-        own = self._task.part(part(self._task.workload, stages))
-        seconds: NDArray[np.float64] = rule.estimate_s(own, [rule.default_kernel(own)], self._extents)[0]
+        """[shapes] of the best of its default and a few samples, which may use other instructions."""
+        own, rng = self._task.part(part(self._task.workload, stages)), np.random.default_rng(0)
+        space = rule.space(own)
+        kernels = [rule.default_kernel(own), *(space.sample(rng) for _ in range(SAMPLES))]
+        seconds: NDArray[np.float64] = rule.estimate_s(own, kernels, self._extents).min(axis=0)
         return seconds
