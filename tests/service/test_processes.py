@@ -52,7 +52,9 @@ def eventually(holds: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-def test_one_that_is_killed_is_replaced_and_the_others_go_on(storage: Storage, database: Path, key: str) -> None:
+def test_one_that_is_killed_is_replaced_and_none_outlives_the_supervisor(
+    storage: Storage, database: Path, key: str
+) -> None:
     headers = {"Authorization": f"Bearer {key}"}
     with running(database) as (process, url):
         first = psutil.Process(process.pid).children()
@@ -68,20 +70,23 @@ def test_one_that_is_killed_is_replaced_and_the_others_go_on(storage: Storage, d
         eventually(lambda: _answers(url))
         assert httpx.get(f"{url}/v1/jobs/{made['id']}", headers=headers, timeout=30).json()["name"] == JOB["name"]
 
+        children = psutil.Process(process.pid).children()
+        process.kill()
+        gone, left = psutil.wait_procs(children, 30)
+        assert gone
+        assert left == []
 
-def test_each_tells_the_counts_of_all(storage: Storage, database: Path, key: str) -> None:
+
+def test_each_tells_the_counts_of_all_and_a_signal_ends_them(storage: Storage, database: Path, key: str) -> None:
     headers = {"Authorization": f"Bearer {key}"}
-    with running(database) as (_, url):
+    with running(database) as (process, url):
         # Each connection is of one process, which the system chooses.
         for _ in range(20):
             assert httpx.get(f"{url}/v1/workloads", headers=headers, timeout=30).status_code == 200
         shown = httpx.get(f"{url}/metrics", headers=headers, timeout=30).text
-    counted = [line for line in shown.splitlines() if line.startswith("shapewright_request_seconds_count{")]
-    assert [line.split()[-1] for line in counted if 'route="/v1/workloads"' in line] == ["20.0"]
+        counted = [line for line in shown.splitlines() if line.startswith("shapewright_request_seconds_count{")]
+        assert [line.split()[-1] for line in counted if 'route="/v1/workloads"' in line] == ["20.0"]
 
-
-def test_a_signal_ends_all_of_them(storage: Storage, database: Path) -> None:
-    with running(database) as (process, url):
         children = psutil.Process(process.pid).children()
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 0
@@ -89,14 +94,6 @@ def test_a_signal_ends_all_of_them(storage: Storage, database: Path) -> None:
         assert process.stdout.read() == "closed\n"
         assert not any(child.is_running() for child in children)
         bind("127.0.0.1", int(url.rpartition(":")[2])).close()
-
-
-def test_none_outlives_a_supervisor_that_is_killed(storage: Storage, database: Path) -> None:
-    with running(database) as (process, _):
-        children = psutil.Process(process.pid).children()
-        process.kill()
-        gone, left = psutil.wait_procs(children, 30)
-    assert (len(gone), left) == (2, [])
 
 
 def test_a_port_that_another_service_shares_is_in_use(storage: Storage, database: Path) -> None:

@@ -16,7 +16,7 @@ import shapewright as sw
 from shapewright.sources.finder import Finder
 from shapewright.torch import graphs
 from tests.shapewright.torch.replacing import Replacing, same
-from tests.shares import diagonal, every
+from tests.shares import chosen, diagonal, every
 
 W = torch.linspace(-1, 1, 16 * 8).reshape(16, 8)
 SQUARE = torch.linspace(-1, 1, 64).reshape(8, 8)
@@ -85,7 +85,7 @@ def scale_into() -> Iterator[Callable[[torch.Tensor, float], None]]:
         yield torch.ops.acme.scale_into.default
 
 
-@pytest.mark.parametrize("rest", ["eager", "inductor"])
+@pytest.mark.parametrize("rest", chosen(["eager"], ["eager", "inductor"]))
 def test_a_fused_call_stays_before_a_write_that_a_schema_tells(
     scale_into: Callable[..., None], replacing: Replacing, rest: str
 ) -> None:
@@ -308,7 +308,7 @@ def test_outputs_lie_as_those_of_eager(name: str, rest: str, replacing: Replacin
 
 
 # -- numbers --------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("rest", ["eager", "inductor"])
+@pytest.mark.parametrize("rest", chosen(["eager"], ["eager", "inductor"]))
 def test_a_float_that_changes_at_every_call_is_no_new_graph(replacing: Replacing, rest: str) -> None:
     def function(given: torch.Tensor, factor: float) -> torch.Tensor:
         return functional.linear(given, W).relu() * factor

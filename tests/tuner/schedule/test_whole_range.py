@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from tests.compiled import loaded
 from tests.emulated import caller, emulated
+from tests.shares import chosen
 from tuner.library.codegen import compile_candidate
 from tuner.program.job.build import ProgramOp
 from tuner.program.job.task import SearchTask
@@ -65,7 +66,7 @@ def wrong(functions: Sequence[str], dtype: str, target: Target, count: int, call
     ]
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", chosen(["float32", "bfloat16"], DTYPES))
 def test_functions_are_right_for_numbers_of_every_size(dtype: str) -> None:
     functions = [*(f"{name}(x[i])" for name in FUNCTIONS), *FURTHER]
     assert wrong(functions, dtype, native(), 100_000, loaded) == []

@@ -10,6 +10,7 @@ import pytest
 
 from tests.compiled import built_problems
 from tests.rival import registered
+from tests.shares import diagonal
 from tests.tuner.schedule.own import table_rule
 from tests.tuner.schedule.own.table_rule import TableProduct
 from tuner.program.job.build import workload_from_json
@@ -45,8 +46,7 @@ def test_it_is_matched_before_others() -> None:
         assert rules_of(task())[0] is RULE
 
 
-@pytest.mark.parametrize("weight", ["w[n, k]", "w[k, n]"])
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize(("seed", "weight"), diagonal(range(6), ["w[n, k]", "w[k, n]"], every=2))
 def test_its_kernels_are_right(seed: int, weight: str) -> None:
     given = task(weight)
     with registered(RULE):

@@ -37,8 +37,8 @@ def _task(text: str, threads: int, target: Target | None = None) -> SearchTask:
     return SearchTask(workload, shape_vars=variables, target=target or native(), threads=threads)
 
 
-@shares(2)
-@settings(max_examples=6)
+@shares(4)
+@settings(max_examples=3)
 @given(
     name=st.sampled_from(sorted(BODIES)), reducer=st.sampled_from(["sum", "max", "min"]), threads=st.integers(1, 2),
     seed=st.integers(0, 2**32 - 1), is_narrow=st.booleans(),

@@ -26,8 +26,8 @@ SIZES = [(0, 3, 5), (2, 0, 5), (2, 3, 0), (1, 1, 1), (2, 17, 16), (33, 35, 40), 
 """Of b, m and n."""
 
 
-@shares(2)
-@settings(max_examples=5)
+@shares(4)
+@settings(max_examples=3)
 @given(
     text=st.sampled_from(PROGRAMS), dtype=st.sampled_from(["float32", "float64", "bfloat16"]),
     threads=st.integers(1, 2), seed=st.integers(0, 2**32 - 1), is_narrow=st.booleans(),

@@ -46,8 +46,8 @@ def problems_at(
     return [problem for kernel in kernels for problem in built_problems(task, kernel, distinct)]
 
 
-@shares(3)
-@settings(max_examples=4, suppress_health_check=list(HealthCheck), deadline=None)
+@shares(6)
+@settings(max_examples=2, suppress_health_check=list(HealthCheck), deadline=None)
 @given(workload=contractions(), seed=st.integers(0, 2**32 - 1), threads=st.sampled_from([1, 2]))
 def test_random_contractions_are_right(share: int, workload: Workload, seed: int, threads: int) -> None:
     assert problems_at(workload, (0, 1, 6, 19), seed, threads) == [], workload.program
@@ -109,8 +109,7 @@ PROGRAMS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(("name", "threads"), diagonal(PROGRAMS, [1, 2], every=2))
 def test_programs_that_were_wrong_once_are_right(name: str, threads: int) -> None:
     assert problems_at(PROGRAMS[name], (1, 6, 19), 0, threads) == []
 
@@ -198,9 +197,10 @@ def images(draw: st.DrawFn) -> Workload:
     return workload_from_json({"op": "conv2d", "args": args, "epilogue": draw(st.sampled_from([[], ["bias", "gelu"]]))})
 
 
-@settings(max_examples=6, suppress_health_check=list(HealthCheck), deadline=None)
+@shares(2)
+@settings(max_examples=3, suppress_health_check=list(HealthCheck), deadline=None)
 @given(workload=images(), seed=st.integers(0, 2**32 - 1), threads=st.sampled_from([1, 2]), join=st.sampled_from([0, 1]))
-def test_panels_of_random_images_are_right(workload: Workload, seed: int, threads: int, join: int) -> None:
+def test_panels_of_random_images_are_right(share: int, workload: Workload, seed: int, threads: int, join: int) -> None:
     task = task_of(workload, threads)
     kernel = in_copy(task, join, seed)
     shapes = [workload.dims({"T": size}) for size in (1, 3, 16)]

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.compiled import built_problems, loaded, runnable, shortest
-from tests.shares import diagonal
+from tests.shares import diagonal, shares
 from tuner.library.codegen import compile_candidate
 from tuner.program.job.build import workload_from_json
 from tuner.program.job.task import SearchTask
@@ -56,11 +56,14 @@ def problems(task: SearchTask, kernel: MicroKernel, sizes: tuple[int, ...] = (0,
     return built_problems(task, kernel, [task.workload.dims({"T": size}) for size in sizes])
 
 
-@settings(max_examples=8, suppress_health_check=list(HealthCheck), deadline=None)
+@shares(2)
+@settings(max_examples=4, suppress_health_check=list(HealthCheck), deadline=None)
 @given(
     pair=st.sampled_from(PAIRS), k=st.integers(1, 150), seed=st.integers(0, 2**32 - 1), threads=st.sampled_from([1, 2])
 )
-def test_kernels_of_every_pair_of_dtypes_are_right(pair: tuple[str, str, str], k: int, seed: int, threads: int) -> None:
+def test_kernels_of_every_pair_of_dtypes_are_right(
+    share: int, pair: tuple[str, str, str], k: int, seed: int, threads: int
+) -> None:
     left, right, out = pair
     task = task_of(workload_of(DENSE, k, dtype={"x": left, "w": right, "out": out}), threads=threads)
     assert is_taken(task)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tests.compiled import built_problems, shortest
 from tests.contract.rule_samples import MLP, SWIGLU
+from tests.shares import diagonal
 from tuner.program.job.build import workload_from_json
 from tuner.program.job.task import SearchTask
 from tuner.program.language.workload import ShapeVar, Workload
@@ -46,8 +47,7 @@ def test_kernels_of_any_sizes_are_right(text: str, f: int, n: int, k: int, seed:
     assert built_problems(task, kernel, shapes) == [], kernel
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("fb", [0, 128])
+@pytest.mark.parametrize(("threads", "fb"), diagonal([1, 2], [0, 128], every=2))
 def test_rows_whose_intermediate_is_too_large_come_in_parts(
     threads: int, fb: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

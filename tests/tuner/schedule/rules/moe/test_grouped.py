@@ -36,8 +36,8 @@ def task_of(workload: Workload, threads: int = 1) -> SearchTask:
     return SearchTask(workload, shape_vars=(ShapeVar("T", range(65)),), target=native(), threads=threads)
 
 
-@shares(2)
-@settings(max_examples=6, suppress_health_check=list(HealthCheck), deadline=None)
+@shares(4)
+@settings(max_examples=3, suppress_health_check=list(HealthCheck), deadline=None)
 @given(
     e=st.integers(1, 9), n=st.integers(1, 70), k=st.integers(1, 90), seed=st.integers(0, 2**32 - 1),
     threads=st.sampled_from([1, 2]),

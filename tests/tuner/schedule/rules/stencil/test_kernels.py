@@ -57,8 +57,8 @@ def programs(draw: st.DrawFn) -> dict[str, Any]:
     }  # fmt: skip
 
 
-@shares(2)
-@settings(max_examples=10)
+@shares(4)
+@settings(max_examples=5)
 @given(data=programs(), seed=st.integers(0, 2**32 - 1), threads=st.integers(1, 2), is_narrow=st.booleans())
 def test_random_windows(share: int, data: dict[str, Any], seed: int, threads: int, is_narrow: bool) -> None:
     task = _task(data, threads, AVX2 if is_narrow else None)

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.compiled import built_problems, computes_with_denormals, runnable, spills
+from tests.shares import shares
 from tuner.program.job.build import workload_from_json
 from tuner.program.job.task import SearchTask
 from tuner.program.language.shape_vars import ShapeVar
@@ -27,9 +28,10 @@ def task(target: Target, threads: int = 1, epilogue: tuple[str, ...] = (), **siz
 
 
 @pytest.mark.parametrize("mcpu", ["x86-64-v3", "native"])
-@settings(max_examples=4)
+@shares(2)
+@settings(max_examples=2)
 @given(data=st.data())
-def test_kernels_are_right_at_any_size(mcpu: str, data: st.DataObject) -> None:
+def test_kernels_are_right_at_any_size(share: int, mcpu: str, data: st.DataObject) -> None:
     target = native() if mcpu == "native" else runnable(mcpu)
     pad, size = data.draw(st.integers(0, 3)), st.integers(4, 40)
     own = task(
