@@ -204,12 +204,12 @@ def test_processes_that_write_at_once_lose_nothing(database_url: str, storage: S
             stderr=subprocess.PIPE,
             text=True,
         )
-        for number in range(1, 4)
+        for number in (1, 2)
     ]
 
     said = [process.communicate(timeout=DEADLINE_S)[1] for process in processes]
 
-    assert [process.returncode for process in processes] == [0, 0, 0], said
+    assert [process.returncode for process in processes] == [0, 0], said
     # Each sends kernels 0..21 in overlapping batches of three.
-    assert storage.get_job(job_id).trials == 3 * 22
-    assert seqs(storage, job_id) == list(range(1, 2 + 3 * 20 + 1))
+    assert storage.get_job(job_id).trials == 2 * 22
+    assert seqs(storage, job_id) == list(range(1, 2 + 2 * 20 + 1))

@@ -33,6 +33,8 @@ from worker.tracker import start_tracker
 HOUR_S = 3600.0
 NONCE = new_nonce()
 OVERHEARD = "swd_0123456789ab_" + 43 * "x"
+BOARD, BARE = {"rack": 1}, {"yard": 1}
+BOTH = BOARD | BARE
 Address = tuple[str, int]
 Serve = Callable[..., AbstractContextManager[Child]]
 
@@ -49,6 +51,20 @@ def empty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Address]:
     """A tracker without devices: those of each test end with it."""
     with start_tracker(data_dir=tmp_path_factory.mktemp("tracker")) as served:
         yield ("127.0.0.1", served.port)
+
+
+@pytest.fixture(scope="module")
+def standing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Address]:
+    """A tracker with two devices that stay: ``board`` of key ``rack``, which brings the token OVERHEARD whether a
+    database knows it or not, and ``bare`` of key ``yard``, which brings none."""
+    folder = tmp_path_factory.mktemp("standing")
+    with start_tracker(data_dir=folder) as served:
+        address = ("127.0.0.1", served.port)
+        with (
+            start_device(address, "rack", device_id="board", data_dir=folder, token=OVERHEARD),
+            start_device(address, "yard", device_id="bare", data_dir=folder),
+        ):
+            yield address
 
 
 @pytest.fixture
@@ -68,9 +84,18 @@ def expire(storage: Storage) -> None:
         connection.execute(update(device_tokens).values(expires_at=later(-1.0)))
 
 
-def refused(storage: Storage, devices: DeviceList) -> RefusedDevice:
-    """The one device that the list refuses, once it does."""
-    wait_for(lambda: devices.refresh() == {} and bool(storage.list_refused_devices()))
+def keep(storage: Storage, text: str, key: str = "rack") -> str:
+    """Make a token that is known already. Returns its id."""
+    token, _ = storage.create_device_token(key, HOUR_S)
+    changed = {"id": credential_of(text).token_id, "stored_key": stored_key_of(text)}
+    with storage._database.write() as connection:
+        connection.execute(update(device_tokens).where(device_tokens.c.id == token.id).values(**changed))
+    return credential_of(text).token_id
+
+
+def refused(storage: Storage, devices: DeviceList, others: dict[str, int] | None = None) -> RefusedDevice:
+    """The one device that the list refuses, once it does and has the ``others``."""
+    wait_for(lambda: devices.refresh() == (others or {}) and bool(storage.list_refused_devices()))
     (found,) = storage.list_refused_devices()
     return found
 
@@ -85,83 +110,96 @@ def measure(devices: DeviceList) -> Any:
     return result
 
 
-def test_a_device_with_the_right_token_joins_and_measures(storage: Storage, empty: Address, serve: Serve) -> None:
-    token, text = storage.create_device_token("rack", HOUR_S)
-    devices = listed(storage, empty)
-    with serve(token=text):
-        wait_for(lambda: devices.refresh() == {"rack": 1})
-        result = measure(devices)
-        assert (result.ok, result.device) == (True, "board")
-    (device,) = storage.list_devices()
-    assert device.joined is not None and device.joined.token_id == token.id
+def test_a_device_with_the_right_token_joins_and_measures(storage: Storage, standing: Address) -> None:
+    token_id = keep(storage, OVERHEARD)
+    devices = listed(storage, standing)
+    wait_for(lambda: devices.refresh() == BOTH)
+    result = measure(devices)
+    assert (result.ok, result.device) == (True, "board")
+    joined = {device.id: device.joined for device in storage.list_devices()}
+    assert set(joined) == {"board", "bare"}
+    assert joined["board"] is not None and joined["board"].token_id == token_id
     assert storage.list_device_tokens()[0].last_used_at is not None
     assert storage.list_refused_devices() == ()
 
 
 def test_a_device_without_a_token_is_refused_and_holds_up_nobody(
-    storage: Storage, empty: Address, serve: Serve, caplog: pytest.LogCaptureFixture
+    storage: Storage, standing: Address, caplog: pytest.LogCaptureFixture
 ) -> None:
-    _, text = storage.create_device_token("rack", HOUR_S)
-    devices = listed(storage, empty)
-    with serve("bare"):
-        found = refused(storage, devices)
-        assert (found.id, found.key) == ("bare", "rack")
-        assert found.reason.startswith("it brings no token; make one by `shapewright device-tokens create")
-        for _ in range(3):
-            devices.refresh()
-        assert caplog.text.count("device bare at 127.0.0.1:") == 1
-        with serve("board", text), serve("free", key="other"):
-            wait_for(lambda: devices.refresh() == {"rack": 1, "other": 1})
-            assert measure(devices).ok
-        assert {device.id for device in storage.list_devices()} == {"board", "free"}
+    keep(storage, OVERHEARD)
+    storage.create_device_token("yard", HOUR_S)
+    devices = listed(storage, standing)
+    found = refused(storage, devices, BOARD)
+    assert (found.id, found.key) == ("bare", "yard")
+    assert found.reason.startswith("it brings no token; make one by `shapewright device-tokens create")
+    for _ in range(3):
+        devices.refresh()
+    assert caplog.text.count("device bare at 127.0.0.1:") == 1
+    assert devices.refresh() == BOARD
+    assert measure(devices).ok
+    assert {device.id for device in storage.list_devices()} == {"board"}
 
 
-FURTHER = [pytest.param(case, marks=pytest.mark.soak) for case in ("revoked", "other key", "unknown")]
-
-
-@pytest.mark.parametrize("case", ["expired", "forged", *FURTHER])
-def test_a_wrong_token_is_refused_with_the_reason(storage: Storage, empty: Address, serve: Serve, case: str) -> None:
+@pytest.mark.parametrize("case", ["expired", "revoked", "other key", "unknown", "forged"])
+def test_a_wrong_token_is_refused_with_the_reason(storage: Storage, standing: Address, case: str) -> None:
     storage.create_device_token("rack", HOUR_S)
-    token, text = storage.create_device_token("rack" if case != "other key" else "edge", HOUR_S)
-    says = {
-        "expired": f"its token {token.id} has expired at ",
-        "revoked": f"its token {token.id} was revoked at ",
-        "other key": f"its token {token.id} is for devices of key 'edge'",
-        "unknown": "its token dt-0123456789ab is not known to this database",
-        "forged": f"it cannot prove that it has the token {token.id}",
-    }[case]
+    if case != "unknown":
+        keep(
+            storage,
+            OVERHEARD if case != "forged" else OVERHEARD.replace("x", "y"),
+            "rack" if case != "other key" else "edge",
+        )
     if case == "expired":
         expire(storage)
+    token_id = credential_of(OVERHEARD).token_id
     if case == "revoked":
-        storage.revoke_device_token(token.id)
-    prefix, number, secret = text.split("_", 2)
-    text = {"unknown": f"{prefix}_0123456789ab_{secret}", "forged": f"{prefix}_{number}_another"}.get(case, text)
-    with serve(token=text):
-        assert refused(storage, listed(storage, empty)).reason.startswith(says)
-    assert storage.list_devices() == ()
+        storage.revoke_device_token(token_id)
+    says = {
+        "expired": f"its token {token_id} has expired at ",
+        "revoked": f"its token {token_id} was revoked at ",
+        "other key": f"its token {token_id} is for devices of key 'edge'",
+        "unknown": f"its token {token_id} is not known to this database",
+        "forged": f"it cannot prove that it has the token {token_id}",
+    }[case]
+    assert refused(storage, listed(storage, standing), BARE).reason.startswith(says)
+    assert {device.id for device in storage.list_devices()} == {"bare"}
 
 
-def test_which_devices_need_a_token_is_a_setting(storage: Storage, empty: Address, serve: Serve) -> None:
-    with serve():
-        free = listed(storage, empty)
-        wait_for(lambda: free.refresh() == {"rack": 1})
-        strict = listed(storage, empty, TokenRule.REQUIRED)
-        assert refused(storage, strict).id == "board"
-        assert free.refresh() == {"rack": 1}
-        storage.create_device_token("other", HOUR_S)
-        storage.create_device_token("rack", HOUR_S, required=False)
-        assert free.refresh() == {"rack": 1}
-        # From the next look on, for those that are there as well.
-        token, _ = storage.create_device_token("rack", HOUR_S)
-        wait_for(lambda: free.refresh() == {})
-        # A token that was revoked opens nothing.
-        storage.revoke_device_token(token.id)
-        assert free.refresh() == {}
-        off = listed(storage, empty, TokenRule.OFF)
-        wait_for(lambda: off.refresh() == {"rack": 1})
+def test_which_devices_need_a_token_is_a_setting(storage: Storage, standing: Address) -> None:
+    keep(storage, OVERHEARD)
+    free = listed(storage, standing)
+    wait_for(lambda: free.refresh() == BOTH)
+    strict = listed(storage, standing, TokenRule.REQUIRED)
+    assert refused(storage, strict, BOARD).id == "bare"
+    assert free.refresh() == BOTH
+    storage.create_device_token("other", HOUR_S)
+    storage.create_device_token("yard", HOUR_S, required=False)
+    assert free.refresh() == BOTH
+    # From the next look on, for those that are there as well.
+    token, _ = storage.create_device_token("yard", HOUR_S)
+    wait_for(lambda: free.refresh() == BOARD)
+    # A token that was revoked opens nothing.
+    storage.revoke_device_token(token.id)
+    assert free.refresh() == BOARD
+    off = listed(storage, standing, TokenRule.OFF)
+    wait_for(lambda: off.refresh() == BOTH)
 
 
-def test_an_expired_token_ends_no_device_that_has_joined_but_lets_no_other_join(
+def test_an_expired_token_ends_no_device_that_has_joined(storage: Storage, standing: Address) -> None:
+    keep(storage, OVERHEARD)
+    devices = listed(storage, standing)
+    wait_for(lambda: devices.refresh() == BOTH)
+    expire(storage)
+    assert devices.refresh() == BOTH
+    assert measure(devices).ok
+    # Another worker, or this one after a restart.
+    again = listed(storage, standing)
+    wait_for(lambda: again.refresh() == BOTH)
+    assert measure(again).ok
+
+
+@pytest.mark.soak
+def test_a_device_that_had_joined_comes_not_back_with_an_expired_token(
     storage: Storage, empty: Address, serve: Serve
 ) -> None:
     _, text = storage.create_device_token("rack", HOUR_S)
@@ -169,28 +207,30 @@ def test_an_expired_token_ends_no_device_that_has_joined_but_lets_no_other_join(
     with serve(token=text):
         wait_for(lambda: devices.refresh() == {"rack": 1})
         expire(storage)
-        assert devices.refresh() == {"rack": 1}
-        assert measure(devices).ok
-        # Another worker, or this one after a restart.
-        again = listed(storage, empty)
-        wait_for(lambda: again.refresh() == {"rack": 1})
-        assert measure(again).ok
     wait_for(lambda: devices.refresh() == {})
     with serve(token=text):
         assert "has expired at" in refused(storage, devices).reason
 
 
-def test_a_revoked_token_ends_the_devices_that_joined_by_it(storage: Storage, empty: Address, serve: Serve) -> None:
+def test_a_revoked_token_ends_the_devices_that_joined_by_it(storage: Storage, standing: Address) -> None:
+    token_id = keep(storage, OVERHEARD)
+    devices = listed(storage, standing)
+    wait_for(lambda: devices.refresh() == BOTH)
+    ((address, known),) = devices.present("rack").items()
+    storage.revoke_device_token(token_id)
+    assert "was revoked at" in refused(storage, devices, BARE).reason
+    with pytest.raises(DeviceLost, match=r"device board was refused: its token dt-\w+ was revoked"):
+        devices.session(known, address, 20.0, lambda: False)
+
+
+@pytest.mark.soak
+def test_a_fresh_token_takes_the_place_of_one_that_was_revoked(storage: Storage, empty: Address, serve: Serve) -> None:
     token, text = storage.create_device_token("rack", HOUR_S)
     devices = listed(storage, empty)
     with serve(token=text):
         wait_for(lambda: devices.refresh() == {"rack": 1})
-        ((address, known),) = devices.present("rack").items()
         storage.revoke_device_token(token.id)
         assert "was revoked at" in refused(storage, devices).reason
-        with pytest.raises(DeviceLost, match=r"device board was refused: its token dt-\w+ was revoked"):
-            devices.session(known, address, 20.0, lambda: False)
-        # A fresh one takes its place.
         _, text = storage.create_device_token("rack", HOUR_S)
     with serve(token=text):
         wait_for(lambda: devices.refresh() == {"rack": 1})
@@ -224,18 +264,18 @@ def test_a_device_that_is_restarted_without_its_token_gets_no_session(
 
 
 def test_another_server_under_a_devices_key_gets_none_of_its_work(
-    storage: Storage, empty: Address, serve: Serve
+    storage: Storage, standing: Address, tmp_path: Path
 ) -> None:
-    _, text = storage.create_device_token("rack", HOUR_S)
-    devices = listed(storage, empty)
-    with serve(token=text):
-        wait_for(lambda: devices.refresh() == {"rack": 1})
-        with serve():
-            wait_for(lambda: Tracker(*empty).free(device_key("rack", "board")) == 2)
-            assert measure(devices).ok
-            assert measure(devices).ok
-            wait_for(lambda: devices.refresh() == {"rack": 1} and bool(storage.list_refused_devices()))
-        assert devices.counts() == {"rack": 1}
+    keep(storage, OVERHEARD)
+    devices = listed(storage, standing)
+    wait_for(lambda: devices.refresh() == BOTH)
+    with start_device(standing, "rack", device_id="board", data_dir=tmp_path):
+        wait_for(lambda: Tracker(*standing).free(device_key("rack", "board")) == 2)
+        assert measure(devices).ok
+        assert measure(devices).ok
+        wait_for(lambda: devices.refresh() == BOTH and bool(storage.list_refused_devices()))
+    assert devices.counts() == BOTH
+    wait_for(lambda: Tracker(*standing).free(device_key("rack", "board")) == 1)
 
 
 # -- what goes over the wire ------------------------------------------------------------------------------------------
@@ -275,26 +315,16 @@ class Relayed(Tracker):
 
 
 @pytest.fixture(scope="module")
-def answers(empty: Address, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def answers(standing: Address) -> dict[str, str]:
     """What a device with the token OVERHEARD told a worker."""
-    directory = tmp_path_factory.mktemp("overheard")
-    with start_device(empty, "rack", device_id="board", data_dir=directory, token=OVERHEARD):
-        return overheard(empty)
+    return overheard(standing, device_key("rack", "board"))
 
 
-def keep(storage: Storage, text: str) -> None:
-    """Make a token that is known already."""
-    token, _ = storage.create_device_token("rack", HOUR_S)
-    changed = {"id": credential_of(text).token_id, "stored_key": stored_key_of(text)}
-    with storage._database.write() as connection:
-        connection.execute(update(device_tokens).where(device_tokens.c.id == token.id).values(**changed))
-
-
-def overheard(empty: Address) -> dict[str, str]:
+def overheard(tracker: Address, key: str) -> dict[str, str]:
     """What a device tells a worker."""
-    client = Tracker(*empty)
-    wait_for(lambda: client.free(device_key("rack", "board")) == 1)
-    connected = client.request(device_key("rack", "board"), 20.0, 10.0)
+    client = Tracker(*tracker)
+    wait_for(lambda: client.free(key) == 1)
+    connected = client.request(key, 20.0, 10.0)
     answers = {DESCRIBE: connected.call(DESCRIBE), JOIN: connected.call(JOIN, NONCE)}
     connected.hang_up()
     return answers
@@ -377,22 +407,20 @@ def memory_of(pid: int) -> bytes:
     return bytes(found)
 
 
-def test_a_session_that_is_prepared_for_candidates_proves_nothing(empty: Address, serve: Serve) -> None:
-    with serve(token=OVERHEARD):
-        key = device_key("rack", "board")
-        client = Tracker(*empty)
-        wait_for(lambda: client.free(key) == 1)
-        connected = client.request(key, 20.0, 10.0)
-        assert "proof" in json.loads(connected.call(JOIN, new_nonce()))
-        connected.call(OPEN, json.dumps(TASK.to_json()))
-        assert set(json.loads(connected.call(JOIN, new_nonce()))) == {"claim"}
-        connected.hang_up()
-        # The next session does again.
-        again = client.request(key, 20.0, 10.0)
-        assert "proof" in json.loads(again.call(JOIN, new_nonce()))
-        again.hang_up()
+def test_a_session_that_is_prepared_for_candidates_proves_nothing(standing: Address) -> None:
+    key = device_key("rack", "board")
+    client = Tracker(*standing)
+    wait_for(lambda: client.free(key) == 1)
+    connected = client.request(key, 20.0, 10.0)
+    assert "proof" in json.loads(connected.call(JOIN, new_nonce()))
+    connected.call(OPEN, json.dumps(TASK.to_json()))
+    assert set(json.loads(connected.call(JOIN, new_nonce()))) == {"claim"}
+    connected.hang_up()
+    # The next session does again.
+    again = client.request(key, 20.0, 10.0)
+    assert "proof" in json.loads(again.call(JOIN, new_nonce()))
+    again.hang_up()
 
 
-def test_a_device_without_a_token_says_what_it_is_and_no_more(empty: Address, serve: Serve) -> None:
-    with serve():
-        assert set(json.loads(overheard(empty)[JOIN])) == {"claim"}
+def test_a_device_without_a_token_says_what_it_is_and_no_more(standing: Address) -> None:
+    assert set(json.loads(overheard(standing, device_key("yard", "bare"))[JOIN])) == {"claim"}
