@@ -10,7 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from shapewright.cli.main import cli
 from tests.shares import chosen
 from tuner.storage.sql import upgrade
 
@@ -66,6 +68,17 @@ def test_a_device_whose_port_is_in_use_says_so(tracker: tuple[str, int]) -> None
     assert str(port) in error["message"]
 
 
+def test_a_worker_that_is_ready_tells_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("worker.run.run_worker", lambda *given, name, on_ready, **more: on_ready(name))
+    monkeypatch.setattr("shapewright.cli.parts.logs.set_up", lambda log_format: None)
+    options = ("--tracker", "board:9190", "--data-dir", str(tmp_path), "--name", "w1")
+    for more, says in (("--json",), '{"name": "w1", "tracker": "board:9190"}'), ((), "worker w1 waits for jobs"):
+        told = CliRunner().invoke(cli, ["worker", *options, *more])
+        assert told.exit_code == 0, told.output
+        assert json.loads(told.stdout) == json.loads(says) if more else told.stdout == f"{says}\n"
+
+
+@pytest.mark.soak
 def test_a_worker_tells_its_name(tracker: tuple[str, int], tmp_path: Path) -> None:
     upgrade(f"sqlite:///{tmp_path / 'tuning.db'}")
     address = f"{tracker[0]}:{tracker[1]}"

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tuner.errors import InvalidInput
@@ -38,6 +39,21 @@ nodes.shutdown()
 """
 
 
+def test_a_daemon_that_has_ended_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster.ray, "is_initialized", lambda: True)
+    connected = cluster.Cluster.__new__(cluster.Cluster)
+    with subprocess.Popen(["sleep", "100"]) as one, subprocess.Popen(["sleep", "100"]) as other:
+        connected._daemons = [psutil.Process(one.pid), psutil.Process(other.pid)]
+        assert connected.alive()
+        other.kill()
+        os.waitid(os.P_PID, other.pid, os.WEXITED | os.WNOWAIT)
+        assert not connected.alive(), "a process that nobody has waited for"
+        other.wait()
+        assert not connected.alive()
+        one.kill()
+
+
+@pytest.mark.soak
 def test_a_node_that_is_gone_is_noticed(tmp_path: Path) -> None:
     command = [sys.executable, "-c", SCRIPT, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)

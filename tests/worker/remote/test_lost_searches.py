@@ -12,6 +12,7 @@ import pytest
 from benchmarks.workers import SimulatedTools
 from tests.contract.samples import JOB
 from tests.measuring import wait_for
+from tests.shares import diagonal
 from tests.worker.jobs.searching import LocalLink
 from tuner.measure.runners.simulated import Fleet
 from tuner.program.job.jobspec import parse_job
@@ -112,12 +113,16 @@ def nth(method: str, number: int) -> Callable[[Call], bool]:
     return kills
 
 
-@pytest.mark.parametrize("answered", [False, True], ids=["asked", "answered"])
-@pytest.mark.parametrize("method", ["build", "run", "record", "library", "verify"])
-def test_a_job_goes_on_when_the_process_of_its_search_dies(storage: Storage, method: str, answered: bool) -> None:
+@pytest.mark.parametrize(
+    ("method", "when"), diagonal(["build", "run", "record", "library", "verify"], ["asked", "answered"], every=2)
+)
+def test_a_job_goes_on_when_the_process_of_its_search_dies(storage: Storage, method: str, when: str) -> None:
     bed, number = Bed(storage), 3 if method in ("build", "run", "record") else 1
     kills = nth(method, number)
-    assert bed.run(lambda made: LocalLink() if made else DyingLink(kills, answered=answered)) is JobState.COMPLETED
+    assert (
+        bed.run(lambda made: LocalLink() if made else DyingLink(kills, answered=when == "answered"))
+        is JobState.COMPLETED
+    )
     assert len(bed.links) == 2
     (warning,) = bed.said()
     assert "the process of a search is gone: it has died" in warning
