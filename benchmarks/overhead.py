@@ -26,7 +26,8 @@ from benchmarks.harness.turns import Sampler, alternate, sampler, take_turns
 from shapewright.download import write
 from shapewright.sources.libraries import load_library
 from tuner.library.build import build_library
-from tuner.library.dispatcher import Dispatcher, Leaf, bounded, fit
+from tuner.library.dispatcher import Dispatcher, Leaf, bounded
+from tuner.library.fitting import fit
 from tuner.library.package import ENTRY
 from tuner.program.target import Target, native
 from tuner.schedule import default_kernel, layout_group, space_of

@@ -66,6 +66,9 @@ _LAZY = {
 }
 
 
+_EXTRAS = {"TuneResult": "tune", "extract": "models", "relax": "tune", "torch": "models", "tune": "tune"}
+
+
 def __getattr__(name: str) -> Any:
     """Parts with heavier dependencies are imported at their first use: a build script need not pay for a client."""
     if name not in _LAZY:
@@ -78,7 +81,7 @@ def __getattr__(name: str) -> Any:
     except ModuleNotFoundError as error:
         from shapewright import extras  # noqa: PLC0415
 
-        raise extras.of_error(error) or error from error
+        raise extras.of_error(error, _EXTRAS.get(name)) or error from error
     globals()[name] = value
     return value
 

@@ -104,13 +104,17 @@ callers = Callers()
 
 
 def _size_pool(threads: int) -> None:
-    """Have parallel loops that this thread starts run on ``threads``; TVM's own choice is half of the machine's.
+    """Have parallel loops that this thread starts run on ``threads``; TVM's own choice is half of the machine's. Those
+    of ``shapewright.runtime`` stand in where there is no TVM.
 
     TVM reads the most that it may use from the environment when it makes a thread's pool, which ``configure`` does.
     """
     import tvm_ffi  # noqa: PLC0415 - a second of import time that only users of a library should pay
 
-    configure: Any = tvm_ffi.get_global_func("runtime.config_threadpool")
+    configure: Any = tvm_ffi.get_global_func("runtime.config_threadpool", allow_missing=True)
+    if configure is None:
+        pool.threads = threads
+        return
     before = os.environ.get(MAX_THREADS)
     os.environ[MAX_THREADS] = str(max(threads, int(before or 0)))
     try:

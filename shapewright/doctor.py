@@ -96,7 +96,7 @@ class Doctor:
 
 def _not_known(name: str, error: ModuleNotFoundError) -> Finding:
     """What a look is that needs an extra: nothing is wrong with a client that has no database."""
-    missing = extras.of_error(error)
+    missing = extras.of_error(error, "tune")
     if missing is None:
         raise error
     says, _, remedy = str(missing).partition(": ")

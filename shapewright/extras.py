@@ -8,7 +8,8 @@ from importlib.util import find_spec
 from tuner.errors import ShapewrightError
 
 EXTRAS: Mapping[str, Sequence[str]] = {
-    "": ("tvm_ffi", "numpy", "ml_dtypes", "yaml", "httpx", "click", "rich", "psutil"),
+    "": ("tvm_ffi", "yaml", "httpx", "click", "rich", "psutil"),
+    "arrays": ("numpy", "ml_dtypes"),
     "tune": (
         "tvm",
         "xgboost",
@@ -30,6 +31,7 @@ EXTRAS: Mapping[str, Sequence[str]] = {
 where this was installed without its dependencies."""
 PURPOSES: Mapping[str, str] = {
     "": "the client",
+    "arrays": "packed constants, and what rules say of a job",
     "tune": "a search in this process, records, and figures",
     "server": "the service and its workers",
     "models": "models of PyTorch and ONNX",
@@ -46,10 +48,13 @@ class MissingExtra(ShapewrightError, ImportError):
         self.extra = extra
 
 
-def of_error(error: ModuleNotFoundError) -> MissingExtra | None:
-    """What to say of a module that was not found; None for one that no extra brings, which is a defect."""
+def of_error(error: ModuleNotFoundError, wanted: str | None = None) -> MissingExtra | None:
+    """What to say of a module that was not found; None for one that no extra brings, which is a defect. ``wanted``: the
+    extra that is needed in any case, and brings ``arrays``, too."""
     module = (error.name or "").partition(".")[0]
     extra = next((extra for extra, modules in EXTRAS.items() if module in modules), None)
+    if extra == "arrays" and wanted is not None:
+        extra = wanted
     return None if extra is None else MissingExtra(extra, f"this needs {module}, which is not installed")
 
 

@@ -7,11 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from shapewright import runtime
 from shapewright.callers import callers, pool
-from shapewright.operands import Operands, as_array, dtype_name, shape_text
+from shapewright.extras import MissingExtra
+from shapewright.operands import Operands, as_array, dtype_name, is_numpy, shape_text
 from shapewright.packed import PackedWeight, packed_sizes
 from tuner.errors import InvalidInput, ShapewrightError
 from tuner.library import package as files_of
@@ -20,7 +19,6 @@ from tuner.library.manifest import AGAIN
 from tuner.measure.tensors import tensor_of
 from tuner.program.language.workload import JsonObject, Workload
 from tuner.program.target import native
-from tuner.schedule.layout import aligned
 from tuner.schedule.space import MicroKernel
 
 ENTRY = "kernel"
@@ -99,15 +97,19 @@ class Library:
         fits = len(values.shape) == len(dims) and all(dim in (None, size) for dim, size in pairs)
         if not fits or dtype_name(values) != tensor.dtype:
             raise InvalidInput(name, f"{dtype_name(values)} of shape {tuple(values.shape)}", expected)
-        if not isinstance(values, np.ndarray):
+        if not is_numpy(values):
             return PackedWeight(self.digest, name, tuple(values.shape), self._packed_view(values, name))
+        from tuner.schedule.packing import aligned  # noqa: PLC0415 - NumPy, whose array this is
+
         layout = self._layouts.get(name)
         packed = tensor_of(aligned(layout.pack(values) if layout else values))
         return PackedWeight(self.digest, name, values.shape, packed)
 
     def _packed_view(self, values: Any, name: str) -> Any:
-        """A tensor that NumPy cannot view (bfloat16): as it is, where its kernels read it as it is."""
+        """A tensor that NumPy cannot view (bfloat16, or there is no NumPy): as it is, if kernels read it as it is."""
         if name in self._layouts:
+            if dtype_name(values) != "bfloat16":
+                raise MissingExtra("arrays", f"{name} is packed by NumPy")
             raise InvalidInput(name, f"a {dtype_name(values)} tensor cannot be packed", "an array of ml_dtypes")
         return values
 
@@ -160,7 +162,7 @@ class Library:
         """Off the fast path: call with operands in the form that kernels take, or say which one is wrong."""
         checked = self._operands.checked(operands)
         # NumPy's arrays are handed over by themselves, but for those of bfloat16.
-        is_odd = [isinstance(value, np.ndarray) and value.dtype.name == "bfloat16" for value in checked]
+        is_odd = [is_numpy(value) and value.dtype.name == "bfloat16" for value in checked]
         passed = [tensor_of(value) if odd else value for value, odd in zip(checked, is_odd, strict=True)]
         if any(new is not old for new, old in zip(passed, operands, strict=True)):
             try:
@@ -206,7 +208,7 @@ def check_cpu(manifest: JsonObject) -> None:
 def _load_module(binary: bytes, source: Path) -> Any:
     """The module in ``binary``, from a file of its own: the loader takes a path that it has seen for the library that
     it loaded from there, even if the file has been replaced since. ``source`` is where it was read."""
-    runtime.provide(binary)
+    runtime.provide()
     with tempfile.NamedTemporaryFile(prefix="shapewright-", suffix=".so") as file:
         file.write(binary)
         file.flush()

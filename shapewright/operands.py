@@ -5,18 +5,19 @@ A call does not come here unless the compiled checks have failed, so none of thi
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from tuner.errors import InvalidInput
 from tuner.program.language.dims import DimExpr
 from tuner.program.language.workload import Tensor, Workload
-from tuner.schedule.layout import row_major
 
-Array = np.ndarray[Any, Any]
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class Operands:
         if tensor.name in self.packed:
             return value
         array = as_array(value, tensor.name)
-        if dtype_name(array) != tensor.dtype or (isinstance(array, np.ndarray) and not array.dtype.isnative):
+        if dtype_name(array) != tensor.dtype or (is_numpy(array) and not array.dtype.isnative):
             raise InvalidInput(tensor.name, f"dtype {dtype_name(array)}", tensor.dtype)
         shape = tuple(array.shape)
         fits = len(shape) == len(tensor.dims) and all(
@@ -46,15 +47,17 @@ class Operands:
         )
         if not fits:
             raise InvalidInput(tensor.name, f"shape {shape}", f"shape {shape_text(tensor)}")
-        return self._laid_out(tensor, value, array) if isinstance(array, np.ndarray) else value
+        return self._laid_out(tensor, value, array) if is_numpy(array) else value
 
     def _laid_out(self, tensor: Tensor, value: Any, array: Array) -> Any:
         """The tensor's elements, row-major and writeable, unless that would need a copy of the user's own array."""
+        from tuner.schedule.packing import row_major  # noqa: PLC0415 - NumPy, whose array this is
+
         if array.size == 0:
             return row_major(array)
         if not array.flags.c_contiguous:
             raise InvalidInput(tensor.name, f"strides {array.strides} leave gaps", "a row-major array without gaps")
-        if isinstance(value, np.ndarray) and not array.flags.writeable:
+        if is_numpy(value) and not array.flags.writeable:
             if tensor in self.workload.outputs:
                 raise InvalidInput(tensor.name, "is read-only", "an array that can be written to")
             return array.copy()
@@ -90,21 +93,39 @@ def shape_text(tensor: Tensor) -> str:
     return f"[{', '.join(map(str, tensor.dims))}]"
 
 
+def is_numpy(value: Any) -> TypeGuard[Array]:
+    """Whether it is an array of NumPy, which whoever has such arrays has loaded."""
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(value, numpy.ndarray)
+
+
 def as_array(value: Any, name: str) -> Any:
-    """A view of ``value``: of NumPy, or of tvm_ffi for bfloat16, which NumPy does not take over.
+    """A view of ``value``: of NumPy, or of tvm_ffi for bfloat16, which NumPy does not take over, and without NumPy.
 
     Raises InvalidInput for what has no memory of the CPU to view.
     """
-    if isinstance(value, np.ndarray):
+    if is_numpy(value):
         return value
     try:
-        return np.from_dlpack(value)
+        return _from_dlpack(value)
     except (AttributeError, TypeError, BufferError, RuntimeError, ValueError) as error:
         view = _bfloat16_view(value)
         if view is not None:
             return view
         problem = f"{type(value).__name__} cannot be read through DLPack on the CPU ({error})"
         raise InvalidInput(name, problem, "a NumPy array or a CPU tensor, detached from any gradient") from None
+
+
+def _from_dlpack(value: Any) -> Any:
+    try:
+        import numpy as np  # noqa: PLC0415 - an extra
+    except ModuleNotFoundError:
+        import tvm_ffi  # noqa: PLC0415 - as below
+
+        if getattr(value, "requires_grad", False):
+            raise BufferError("it requires a gradient") from None
+        return tvm_ffi.from_dlpack(value)
+    return np.from_dlpack(value)
 
 
 def _bfloat16_view(value: Any) -> Any:

@@ -26,7 +26,7 @@ from tuner.program.language.arrays import NUMPY
 from tuner.program.reference import expected
 from tuner.program.target import native
 from tuner.schedule import RULES, layouts_of
-from tuner.schedule.layout import row_major
+from tuner.schedule.packing import row_major
 from tuner.schedule.space import MicroKernel
 
 Array = NDArray[Any]

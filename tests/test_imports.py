@@ -53,7 +53,15 @@ def test_programs_are_checked_without_arrays_or_a_compiler(module: str) -> None:
     assert loaded_by(statement, *HEAVY, "numpy") == set()
 
 
-@pytest.mark.parametrize("module", ["tuner.schedule", "tuner.measure.verification.verify", "tuner.program.reference"])
+def test_libraries_are_pulled_and_loaded_without_arrays() -> None:
+    """What the light client imports; that it works so is a test of tests/distribution."""
+    modules = "shapewright.cli.main, shapewright.client, shapewright.client_async, shapewright.loading"
+    assert loaded_by(f"import {modules}", *HEAVY, "numpy", "ml_dtypes") == set()
+
+
+@pytest.mark.parametrize(
+    "module", ["tuner.schedule.registry", "tuner.measure.verification.verify", "tuner.program.reference"]
+)
 def test_rules_and_the_reference_need_numpy_alone(module: str) -> None:
     assert loaded_by(f"import {module}", *HEAVY) == set()
     assert loaded_by(f"import {module}", "numpy") == {"numpy"}

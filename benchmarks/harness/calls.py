@@ -13,7 +13,7 @@ from tuner.measure.verification.inputs import random_inputs
 from tuner.program.language.arrays import NUMPY
 from tuner.program.language.expr import Read
 from tuner.program.language.workload import Workload
-from tuner.schedule.layout import aligned
+from tuner.schedule.packing import aligned
 
 Array = NDArray[Any]
 Shape = Mapping[str, int]

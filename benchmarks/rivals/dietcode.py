@@ -33,7 +33,8 @@ from numpy.typing import NDArray
 from benchmarks.rivals.torch_products import contraction_of
 from shapewright.download import write
 from tuner.library.build import build_library
-from tuner.library.dispatcher import Dispatcher, TableRow, bounded, fit, symbol_bounds
+from tuner.library.dispatcher import Dispatcher, TableRow, bounded, symbol_bounds
+from tuner.library.fitting import fit
 from tuner.measure import Builder, Runner, RunRequest
 from tuner.program.job.task import SearchTask
 from tuner.program.language.workload import WorkloadInstance

@@ -22,7 +22,7 @@ from benchmarks.harness.calls import Array, Call, Contender, DoesNotApply, Shape
 from benchmarks.harness.results import ROOT, say
 from tuner.program.job.task import SearchTask
 from tuner.program.language.workload import Workload, format_shape
-from tuner.schedule.layout import aligned
+from tuner.schedule.packing import aligned
 
 REQUEST, STATE, MODULE, PACKING, LOG = "request.json", "state.json", "module.so", "pack.npz", "log.txt"
 RECORDS = "database_tuning_record.json"

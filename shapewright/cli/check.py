@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from shapewright import extras
 from shapewright.cli import options
 from shapewright.cli.output import CommandFailed, ExitCode, as_json, emit, quiet_stdout
 from tuner.errors import InvalidInput
@@ -29,6 +30,7 @@ def check(*, directory: Path, against: Path | None, seconds: float, json_output:
     may be a snapshot, or a directory of `pull JOB_ID` or `tune -o`: all libraries in its folders are checked. Folders
     that are hidden, links or another user's are not entered.
     """
+    extras.require("tune")
     from shapewright.checking import Checker  # noqa: PLC0415  (TVM)
     from shapewright.snapshot import Snapshot  # noqa: PLC0415  (keeps --help fast)
     from shapewright.snapshot.writing import library_folders  # noqa: PLC0415

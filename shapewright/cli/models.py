@@ -72,7 +72,7 @@ def tune_model(
         raise click.UsageError("--timeout only makes sense together with --wait")
     if seconds is None and trials is None:
         raise click.UsageError("give --seconds, --trials, or both")
-    from shapewright.models.extract import extract  # noqa: PLC0415  (keeps --help fast)
+    from shapewright import extract  # noqa: PLC0415  (keeps --help fast)
 
     on = _target(target)
     tasks = extract(

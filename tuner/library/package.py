@@ -22,7 +22,6 @@ from tuner.program.job.range_text import format_ranges
 from tuner.program.job.task import SearchTask
 from tuner.program.language.workload import JsonObject, Workload
 from tuner.records import PROTOCOL
-from tuner.schedule import layouts_of
 from tuner.schedule.layout import Layout, layout_from_json
 
 FORMAT = 1
@@ -69,6 +68,8 @@ def package(
 
     ``scripts`` are the kernels' TensorIR as text, in the dispatcher's order; none, and they are left out.
     """
+    from tuner.schedule import layouts_of  # noqa: PLC0415 - rules, which whoever reads a library need not have
+
     task = dispatcher.task
     dispatch = dispatcher.to_json()
     files = {LIBRARY: binary, DISPATCH: _text(dispatch), IR: gzip.compress(ir.encode(), mtime=0)}

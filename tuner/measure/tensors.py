@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import ml_dtypes
-import numpy as np
-from numpy.typing import NDArray
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 _BFLOAT = 4
 """DLPack's code for bfloat16 among its kinds of types."""
@@ -19,14 +18,14 @@ def tensor_of(array: NDArray[Any]) -> Any:
     """A ``tvm_ffi.Tensor`` over the memory of ``array``, bfloat16 included."""
     import tvm_ffi  # noqa: PLC0415  (loads a native library)
 
-    return tvm_ffi.from_dlpack(_Bfloat16(array) if array.dtype == ml_dtypes.bfloat16 else array)
+    return tvm_ffi.from_dlpack(_Bfloat16(array) if array.dtype.name == "bfloat16" else array)
 
 
 class _Bfloat16:
     """Speaks DLPack for an array of bfloat16, which NumPy refuses to: as uint16, and then under its own name."""
 
     def __init__(self, array: NDArray[Any]) -> None:
-        self._bits = array.view(np.uint16)
+        self._bits = array.view("uint16")
 
     def __dlpack__(self, **_: Any) -> Any:
         capsule = self._bits.__dlpack__()

@@ -1,17 +1,17 @@
-"""Layouts: how arrays stand in memory for a library's kernels. NumPy only."""
+"""Layouts: how arrays stand in memory for a library's kernels."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tuner.errors import InvalidInput, shown
 from tuner.program.language.dims import DimExpr
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 LINE_BYTES = 64
 LINE_ELEMENTS = LINE_BYTES // 4
@@ -21,24 +21,6 @@ FILTER = ((1.0, 0.0, 0.0), (0.5, 0.5, 0.5), (0.5, -0.5, 0.5), (0.0, 0.0, 1.0))
 """G of F(2, 3): what is multiplied for two outputs of three taps."""
 
 Size = TypeVar("Size", int, DimExpr)
-
-
-def row_major(array: NDArray[Any]) -> NDArray[Any]:
-    """``array``, which has no gaps, with the strides of its shape: NumPy gives an array without elements strides of 0,
-    and kernels check the strides they are given."""
-    if array.size:
-        return array
-    strides = [array.itemsize * math.prod(array.shape[axis + 1 :]) for axis in range(array.ndim)]
-    return np.lib.stride_tricks.as_strided(array, array.shape, strides)
-
-
-def aligned(array: NDArray[Any], to: int = LINE_BYTES) -> NDArray[Any]:
-    """A copy of ``array`` that starts on a cache line (NumPy's arrays start anywhere), without gaps."""
-    raw = np.empty(array.nbytes + to, np.uint8)
-    skip = -raw.ctypes.data % to
-    copy = raw[skip : skip + array.nbytes].view(array.dtype).reshape(array.shape)
-    copy[...] = array
-    return copy
 
 
 def up(size: Size, by: int) -> Size:
@@ -79,7 +61,7 @@ class PackLayout:
 
     def packed_shape(self, shape: Sequence[Size]) -> tuple[Size | int, ...]:
         """The shape of the packed form of a tensor of ``shape``."""
-        batch, rows, steps = self._sizes(shape)
+        batch, rows, steps = self.sizes_of(shape)
         words = up(up(steps, self.group), self.whole) * self.whole + int(bool(self.offset))
         if self.has_rows:
             # An odd number of cache lines apart.
@@ -91,7 +73,7 @@ class PackLayout:
         """Whether it is packed as rows, not as panels."""
         return self.panel == 1 and bool(self.dims)
 
-    def _sizes(self, shape: Sequence[Size]) -> tuple[Any, Any, Any]:
+    def sizes_of(self, shape: Sequence[Size]) -> tuple[Any, Any, Any]:
         """How many matrices, and their rows and steps."""
         if not self.dims:
             rows, steps = shape
@@ -103,40 +85,11 @@ class PackLayout:
         batch, of_row, of_step = (math.prod(parts[at] for at in each) for each in (self.batch, self.rows, self.steps))
         return batch, of_row, of_step
 
-    def _matrices(self, array: NDArray[Any]) -> NDArray[Any]:
-        """[batch, rows, steps]."""
-        sizes = self._sizes(array.shape)
-        if self.filter:
-            taps, points = array.transpose(self.filter).astype(np.float64), np.array(FILTER)
-            return np.asarray(np.einsum("ir,ocrs,js->ijoc", points, taps, points).reshape(sizes))
-        parts = array.reshape([size for dim in self.dims for size in dim] or array.shape)
-        return parts.transpose(*self.batch, *self.rows, *self.steps).reshape(sizes)
-
     def pack(self, array: NDArray[Any]) -> NDArray[Any]:
         """``array``: any dtype and strides; int8 in groups of 4 with an offset. The result is contiguous."""
-        matrices, shape = self._matrices(array), self.packed_shape(array.shape)
-        batch, rows, steps = matrices.shape
-        if self.has_rows:
-            lines, head = np.zeros(shape, array.dtype), self.group if self.offset else 0
-            lines[:, head : head + steps] = matrices.reshape(batch * rows, steps)
-            lines[:, :head] = self._head(matrices.reshape(batch * rows, steps))
-            return lines
-        groups = shape[1] - bool(self.offset)
-        padded = np.zeros((batch, shape[0] // max(batch, 1) * self.panel, groups * self.group), array.dtype)
-        padded[:, :rows, :steps] = matrices
-        words = padded.reshape(shape[0], self.panel, groups, self.group).transpose(0, 2, 1, 3)
-        packed = np.ascontiguousarray(words).reshape(shape[0], groups, self.panel * self.group)
-        if not self.offset:
-            return packed
-        heads = self._head(padded.reshape(shape[0] * self.panel, groups * self.group))
-        return np.concatenate([heads.reshape(shape[0], 1, self.panel * self.group), packed], axis=1)
+        from tuner.schedule.packing import pack  # noqa: PLC0415 - NumPy, which whoever reads a layout need not have
 
-    def _head(self, rows: NDArray[Any]) -> NDArray[Any]:
-        """[rows, group] bytes: for each row what the offset adds to its sums, negated (int32); nothing without one."""
-        if not self.offset:
-            return rows[:, :0]
-        totals: NDArray[Any] = (-self.offset * rows.sum(axis=1, dtype=np.int32)).astype(np.int32)
-        return totals[:, None].view(rows.dtype)
+        return pack(self, array)
 
     def to_json(self) -> dict[str, Any]:
         """What ``layout_from_json`` reads; ``kind`` names the form."""
@@ -181,14 +134,9 @@ class CutLayout:
 
     def pack(self, array: NDArray[Any]) -> NDArray[Any]:
         """``array``: of ``sizes``, any dtype and strides. The result is contiguous."""
-        packed = np.zeros(self.packed_shape(array.shape), array.dtype)
-        for number, (taken, layout) in enumerate(self.parts):
-            part, first = array, self.first(number)
-            for dim, *indices in taken:
-                part = part.take(np.arange(*indices), axis=dim)
-            elements = layout.pack(part).ravel()
-            packed[first : first + elements.size] = elements
-        return packed
+        from tuner.schedule.packing import pack_parts  # noqa: PLC0415 - NumPy, which whoever reads a layout need not have
+
+        return pack_parts(self, array)
 
     def to_json(self) -> dict[str, Any]:
         """What ``layout_from_json`` reads."""

@@ -6,13 +6,15 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from tuner.errors import IllegalKernel
+
+if TYPE_CHECKING:
+    import numpy as np
 
 Step = tuple[str, int]
 """A direction of a space: an axis by name, and -1 or 1 for the choice before or after."""
@@ -162,12 +164,12 @@ class SearchSpace:
     @property
     def size(self) -> int:
         """How many points there are before ``check``."""
-        return int(np.prod([len(axis.choices) for axis in self.axes], dtype=object))
+        return math.prod(len(axis.choices) for axis in self.axes)
 
     def points(self) -> Iterator[MicroKernel]:
         """Every legal micro-kernel; only for spaces small enough to list."""
-        for index in np.ndindex(*(len(axis.choices) for axis in self.axes)):
-            values = {axis.name: axis.choices[i] for axis, i in zip(self.axes, index, strict=True)}
+        for choices in itertools.product(*(axis.choices for axis in self.axes)):
+            values = {axis.name: choice for axis, choice in zip(self.axes, choices, strict=True)}
             if self.canonicalise(values) == values and (kernel := self.legal(values)) is not None:
                 yield kernel
 
@@ -184,7 +186,8 @@ class SearchSpace:
         for _ in range(64):
             values = self.values_of(kernel)
             count = min(int(rng.integers(1, 3)), len(self.axes))
-            for axis in rng.choice(np.array(self.axes, dtype=object), size=count, replace=False):
+            for index in rng.choice(len(self.axes), size=count, replace=False):
+                axis = self.axes[int(index)]
                 here = axis.choices.index(values[axis.name])
                 step = (
                     int(rng.choice([-1, 1]))

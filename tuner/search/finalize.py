@@ -8,7 +8,8 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.library.dispatcher import Dispatcher, TableRow, bounded, fit
+from tuner.library.dispatcher import Dispatcher, TableRow, bounded
+from tuner.library.fitting import fit
 from tuner.library.selection import select, spread_weights
 from tuner.program.job.task import SearchTask
 from tuner.schedule import layout_group

@@ -9,7 +9,8 @@ import numpy as np
 
 from tests.fakes import TASK, WIDE, latency_s
 from tuner.figures.view import SearchView
-from tuner.library.dispatcher import Dispatcher, TableRow, bounded, fit
+from tuner.library.dispatcher import Dispatcher, TableRow, bounded
+from tuner.library.fitting import fit
 from tuner.program.job.task import SearchTask
 from tuner.program.language.workload import ShapeVar, WorkloadInstance
 from tuner.records import Baseline, Baselines, ErrorKind, MeasureResult, Phase, Roof

@@ -16,7 +16,6 @@ from tests.tuner.strategies import KERNELS, tasks
 from tuner.errors import ShapewrightError
 from tuner.library.dispatcher import (
     FORMAT,
-    TOLERATED_REGRET,
     Dispatcher,
     Leaf,
     Node,
@@ -24,11 +23,11 @@ from tuner.library.dispatcher import (
     Tree,
     bounded,
     choose,
-    fit,
     is_within,
     kernel_json,
     symbol_bounds,
 )
+from tuner.library.fitting import TOLERATED_REGRET, fit
 from tuner.program.job.task import SearchTask
 from tuner.program.language.workload import JsonObject, ShapeVar
 from tuner.schedule.space import MicroKernel

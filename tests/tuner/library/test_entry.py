@@ -17,7 +17,7 @@ from tuner.program.language.arrays import NUMPY
 from tuner.program.language.shape_vars import ShapeVar
 from tuner.program.target import native
 from tuner.schedule import default_kernel
-from tuner.schedule.layout import row_major
+from tuner.schedule.packing import row_major
 
 REFUSED = (TypeError, ValueError, RuntimeError)
 T, S = ShapeVar("T", range(1, 65)), ShapeVar("S", range(1, 65))

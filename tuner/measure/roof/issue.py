@@ -14,7 +14,7 @@ import numpy as np
 from tuner.measure.tensors import tensor_of
 from tuner.measure.timing.protocol import Timer, sampling
 from tuner.program.target import Target
-from tuner.schedule.layout import aligned
+from tuner.schedule.packing import aligned
 from tuner.schedule.product.atom import Atom
 from tuner.schedule.product.atoms import ATOMS, FMA
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.schedule.layout import row_major
+from tuner.schedule.packing import row_major
 
 Array = NDArray[Any]
 ALIGNMENT = 64

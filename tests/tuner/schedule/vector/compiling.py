@@ -16,7 +16,7 @@ from tvm.tirx.script.builder import ir as I  # noqa: N812
 
 from tuner.library.codegen import LOWERING
 from tuner.program.target import Target, native
-from tuner.schedule.layout import row_major
+from tuner.schedule.packing import row_major
 from tuner.schedule.tir import i64
 from tuner.schedule.vector.arithmetic import bound
 from tuner.schedule.vector.dtypes import loaded, stored, stored_type

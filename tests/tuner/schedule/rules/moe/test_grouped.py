@@ -19,7 +19,7 @@ from tuner.program.language.workload import ShapeVar, Workload
 from tuner.program.reference import compute
 from tuner.program.target import native
 from tuner.schedule import NoMatch, rules_of
-from tuner.schedule.layout import row_major
+from tuner.schedule.packing import row_major
 from tuner.schedule.rules.moe import Moe
 
 RULE = Moe()

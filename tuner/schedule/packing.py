@@ -1,0 +1,79 @@
+"""Arrays as their layouts have them in memory, by NumPy alone."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuner.schedule.layout import FILTER, LINE_BYTES, CutLayout, PackLayout
+
+
+def row_major(array: NDArray[Any]) -> NDArray[Any]:
+    """``array``, which has no gaps, with the strides of its shape: NumPy gives an array without elements strides of 0,
+    and kernels check the strides they are given."""
+    if array.size:
+        return array
+    strides = [array.itemsize * math.prod(array.shape[axis + 1 :]) for axis in range(array.ndim)]
+    return np.lib.stride_tricks.as_strided(array, array.shape, strides)
+
+
+def aligned(array: NDArray[Any], to: int = LINE_BYTES) -> NDArray[Any]:
+    """A copy of ``array`` that starts on a cache line (NumPy's arrays start anywhere), without gaps."""
+    raw = np.empty(array.nbytes + to, np.uint8)
+    skip = -raw.ctypes.data % to
+    copy = raw[skip : skip + array.nbytes].view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy
+
+
+def _matrices(layout: PackLayout, array: NDArray[Any]) -> NDArray[Any]:
+    """[batch, rows, steps]."""
+    sizes = layout.sizes_of(array.shape)
+    if layout.filter:
+        taps, points = array.transpose(layout.filter).astype(np.float64), np.array(FILTER)
+        return np.asarray(np.einsum("ir,ocrs,js->ijoc", points, taps, points).reshape(sizes))
+    parts = array.reshape([size for dim in layout.dims for size in dim] or array.shape)
+    return parts.transpose(*layout.batch, *layout.rows, *layout.steps).reshape(sizes)
+
+
+def pack(layout: PackLayout, array: NDArray[Any]) -> NDArray[Any]:
+    """``array``: any dtype and strides; int8 in groups of 4 with an offset. The result is contiguous."""
+    matrices, shape = _matrices(layout, array), layout.packed_shape(array.shape)
+    batch, rows, steps = matrices.shape
+    if layout.has_rows:
+        lines, head = np.zeros(shape, array.dtype), layout.group if layout.offset else 0
+        lines[:, head : head + steps] = matrices.reshape(batch * rows, steps)
+        lines[:, :head] = _head(layout, matrices.reshape(batch * rows, steps))
+        return lines
+    groups = shape[1] - bool(layout.offset)
+    padded = np.zeros((batch, shape[0] // max(batch, 1) * layout.panel, groups * layout.group), array.dtype)
+    padded[:, :rows, :steps] = matrices
+    words = padded.reshape(shape[0], layout.panel, groups, layout.group).transpose(0, 2, 1, 3)
+    packed = np.ascontiguousarray(words).reshape(shape[0], groups, layout.panel * layout.group)
+    if not layout.offset:
+        return packed
+    heads = _head(layout, padded.reshape(shape[0] * layout.panel, groups * layout.group))
+    return np.concatenate([heads.reshape(shape[0], 1, layout.panel * layout.group), packed], axis=1)
+
+
+def _head(layout: PackLayout, rows: NDArray[Any]) -> NDArray[Any]:
+    """[rows, group] bytes: for each row what the offset adds to its sums, negated (int32); nothing without one."""
+    if not layout.offset:
+        return rows[:, :0]
+    totals: NDArray[Any] = (-layout.offset * rows.sum(axis=1, dtype=np.int32)).astype(np.int32)
+    return totals[:, None].view(rows.dtype)
+
+
+def pack_parts(layout: CutLayout, array: NDArray[Any]) -> NDArray[Any]:
+    """``array``: of ``sizes``, any dtype and strides. The result is contiguous."""
+    packed = np.zeros(layout.packed_shape(array.shape), array.dtype)
+    for number, (taken, its) in enumerate(layout.parts):
+        part, first = array, layout.first(number)
+        for dim, *indices in taken:
+            part = part.take(np.arange(*indices), axis=dim)
+        elements = pack(its, part).ravel()
+        packed[first : first + elements.size] = elements
+    return packed
