@@ -56,8 +56,11 @@ def invalid_input(error: InvalidInput) -> ProblemResponse:
     )
 
 
-def not_found(error: NotFound) -> ProblemResponse:
-    return problem(404, "not-found", "Not found", str(error))
+def not_found(error: NotFound, remedy: str | None = None) -> ProblemResponse:
+    """``remedy``: what to ask for in its place, where that is known."""
+    if remedy is None:
+        return problem(404, "not-found", "Not found", str(error))
+    return problem(404, "not-found", "Not found", f"{error}; {remedy}", problem=str(error), remedy=remedy)
 
 
 def problem_of(error: ShapewrightError) -> dict[str, Any]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import re
 import secrets
 from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Any
+from urllib.parse import quote
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -21,10 +23,14 @@ from service.problems.documents import (
     quota_exceeded,
     storage_unavailable,
 )
+from service.problems.pages import asks_for_page
 from service.settings import Settings
 from tuner.errors import InvalidInput
 from tuner.program.language.effort import Abandoned
 from tuner.storage import Conflict, CorruptData, IdempotencyMismatch, NotFound, QuotaExceeded, StorageUnavailable
+
+JOB_ID = re.compile("job-[0-9a-f]{19}")
+"""A whole id of a job."""
 
 _log = logging.getLogger(__name__)
 
@@ -86,9 +92,17 @@ def _first_of(errors: Sequence[Any]) -> InvalidInput:
     return InvalidInput(field, given, str(first["msg"]))
 
 
-def _on_not_found(_: Request, error: Exception) -> ProblemResponse:
+def _on_not_found(request: Request, error: Exception) -> ProblemResponse:
     assert isinstance(error, NotFound)
-    return not_found(error)
+    named = str(request.path_params.get("job_id", ""))
+    if not named or JOB_ID.fullmatch(named):
+        return not_found(error)
+    # Which job `latest` or a part of an id means changes from hour to hour: an address means one job for good.
+    listed = url_for_path(request, "/" if asks_for_page(request.scope) else "/v1/jobs")
+    if named == "latest":
+        return not_found(error, f"addresses have whole ids; {listed} lists the newest job first")
+    found = f"{listed}?q={quote(f'id:{named}')}"
+    return not_found(error, f"addresses have whole ids; {found} has the jobs whose id begins or ends so")
 
 
 def _on_conflict(_: Request, error: Exception) -> ProblemResponse:

@@ -259,6 +259,23 @@ def test_a_job_that_is_not_there_is_not_found(api: TestClient, path: str) -> Non
     assert_problem(api.get(f"/v1/jobs/job-0{path}"), 404)
 
 
+@pytest.mark.parametrize("path", ["/v1/jobs/{}", "/v1/jobs/{}/trials", "/v1/jobs/{}/events", "/jobs/{}"])
+def test_addresses_have_whole_ids_and_say_where_a_part_is_looked_for(api: TestClient, path: str) -> None:
+    """Which job `latest` or a part of an id means changes; a link means one job for good."""
+    whole = api.post("/v1/jobs", json=JOB).json()["id"]
+    for part in (whole.removeprefix("job-"), whole[-6:]):
+        assert_problem(answer := api.get(path.format(part)), 404)
+        refused = answer.json()
+        assert refused["problem"] == f"no job {part!r}"
+        assert refused["remedy"].startswith("addresses have whole ids; ")
+        found = api.get(refused["remedy"].split()[4]).json()["items"]
+        assert [job["id"] for job in found] == [whole]
+    assert api.get(path.format("latest")).json()["remedy"].endswith("/v1/jobs lists the newest job first")
+    assert "remedy" not in api.get(path.format("job-" + "0" * 19)).json()
+    page = api.get(f"/jobs/{whole[-6:]}", headers={"Accept": "text/html"})
+    assert page.status_code == 404 and f"/?q=id%3A{whole[-6:]} has the jobs" in page.text
+
+
 def test_trials_go_on_after_the_last_one_seen(api: TestClient, storage: Storage) -> None:
     job_id = api.post("/v1/jobs", json=JOB).json()["id"]
     held = lease(storage)
