@@ -159,6 +159,13 @@ class JobRequests:
             seen = [line for line in page.rows("items") if line["time"] == since]
             yield Pause(LOG_PAUSE_S)
 
+    @request
+    def log_parts(self, job_id: str) -> Steps[JsonObject]:
+        """Whose logs ``logs`` has: ``{"parts", "elsewhere"}``, those of the service's machine, and the worker and the
+        devices of the job that keep their logs where they run."""
+        page = yield from ask("GET", f"/v1/jobs/{part(job_id)}/logs", params={"limit": 1})
+        return {"parts": page["parts"], "elsewhere": page.get("elsewhere", [])}
+
     @each
     def trial_lines(
         self,

@@ -192,6 +192,7 @@ def list_trials(
 def list_logs(
     job: ExistingDep,
     jobs: ClientDep,
+    devices: DevicesDep,
     settings: SettingsDep,
     since: Annotated[
         str | None, Query(max_length=40, description="a time: lines of it and later, the first of them")
@@ -206,7 +207,9 @@ def list_logs(
     events = jobs.newest_events(job.id, logs.KINDS, MAX_LINES)
     lines = logs.page_of(logs.lines_about(job.id, parts, events), since, limit)
     items = [LogLineOut.model_validate(line) for line in lines]
-    return LogPage(items=items, parts=list(parts), next=items[-1].time if items else since, ended=job.state.ended)
+    others = logs.elsewhere(job, devices.list_devices(), parts)
+    following = items[-1].time if items else since
+    return LogPage(items=items, parts=list(parts), elsewhere=others, next=following, ended=job.state.ended)
 
 
 @router.get("/{job_id}/events", response_class=events.EventStream, responses=events.RESPONSES, dependencies=[READ])

@@ -2,7 +2,7 @@
 
 `up` keeps the output of its parts in one folder, a file for each (docs/howto/monitor.md). A line is about a job if it
 holds its id; what follows it without a time of its own, as a traceback does, belongs to it. Parts that run elsewhere
-keep their own logs: what they note of a job are its events.
+keep their own logs, and are named: what they note of a job are its events.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import takewhile
 from pathlib import Path
 
-from tuner.storage import JobEvent
+from tuner.storage import Device, Job, JobEvent
 
 MAX_READ = 8 << 20
 """Bytes of the newest output of a part that are looked through."""
@@ -104,6 +105,19 @@ def _told(event: JobEvent) -> str:
     if event.kind == "library":
         return f"library {str(data.get('digest', ''))[:12]} is built"
     return ": ".join(filter(None, (str(data.get("state", "")), str(data.get("error") or ""))))
+
+
+def elsewhere(job: Job, devices: Iterable[Device], parts: Iterable[str]) -> list[str]:
+    """The worker and the devices of a job that log where they run, which is not among these parts of this machine."""
+    here, read = socket.gethostname(), {part.partition("-")[0] for part in parts}
+    found = []
+    if job.worker is not None and ("worker" not in read or job.worker.rpartition(":")[0] != here):
+        found.append(f"worker {job.worker}")
+    for device in devices:
+        host = str(device.description.get("host", ""))
+        if device.key == job.device and ("device" not in read or host != here):
+            found.append(f"device {device.id}" + (f" on {host}" if host and host not in device.id else ""))
+    return found
 
 
 def page_of(lines: Iterable[LogLine], since: str | None, limit: int) -> list[LogLine]:

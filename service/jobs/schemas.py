@@ -248,12 +248,13 @@ class LogLineOut(FromAttributes):
 
 
 class LogPage(BaseModel):
-    """Lines about a job in order of time. ``parts``: whose logs were looked through; parts that run on other machines
-    keep their own. ``next`` is the time to ask for further lines by, which may have more of that very time. ``ended``:
-    whether the job has."""
+    """Lines about a job in order of time. ``parts``: whose logs were looked through. ``elsewhere``: its worker and its
+    devices that are not among these, and keep their logs where they run. ``next`` is the time to ask for further lines
+    by, which may have more of that very time. ``ended``: whether the job has."""
 
     items: list[LogLineOut]
     parts: list[str]
+    elsewhere: list[str]
     next: str | None
     ended: bool
 

@@ -38,7 +38,7 @@ def logs(
     """Print what was logged about a job.
 
     Lines of the parts that `up` runs on the service's machine, and what the job itself noted, in order of time. Parts
-    on other machines keep their own logs; what they note of a job is here.
+    on other machines keep their own logs, and are named at the end; what they note of a job is here.
     """
     if follow and json_output:
         raise click.UsageError("--json prints one document: leave --follow out")
@@ -51,11 +51,13 @@ def logs(
                 for line in batch:
                     if part in (None, line["part"]):
                         click.echo(clean(line_text(line)))
-            return
-        chosen = [line for line in lines if part in (None, line["part"])]
-    emit(chosen, json_output, "\n".join(map(line_text, chosen)))
-    if not chosen:
-        say("nothing was logged" + (f" by {part}" if part else ""))
+        else:
+            chosen = [line for line in lines if part in (None, line["part"])]
+            emit(chosen, json_output, "\n".join(map(line_text, chosen)))
+            if not chosen:
+                say("nothing was logged" + (f" by {part}" if part else ""))
+        if others := service.log_parts(found)["elsewhere"]:
+            say(f"not here, but in their logs where they run: {', '.join(others)}")
 
 
 def line_text(line: Mapping[str, Any]) -> str:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import io
 import logging
 import os
+import socket
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
 
 from service.app import create_app
-from service.jobs.logs import EVENTS, MAX_READ, lines_about, page_of, parts_in
+from service.jobs.logs import EVENTS, MAX_READ, elsewhere, lines_about, page_of, parts_in
 from service.settings import Settings
 from tests.serving import JOB, lease, register_local
 from tuner import logs
@@ -85,6 +87,22 @@ def test_a_page_is_the_end_or_what_comes_from_a_time_on(tmp_path: Path) -> None:
     assert page_of(every, every[2].time, 3) == every[2:5]
 
 
+def test_the_worker_and_the_devices_that_log_on_other_machines_are_named(storage: Storage, tmp_path: Path) -> None:
+    here = socket.gethostname()
+    register_local(storage)
+    for name, key, host in (("local-1", "local", "far"), ("near:local", "local", "near"), ("else-0", "else", "else")):
+        storage.register_device(name, key, native(), {"host": host})
+    storage.register_device("local-0", "local", native(), {"host": here})
+    job, _ = storage.create_job(parse_job(JOB).on(native()))
+    devices = storage.list_devices()
+    others = ["device local-1 on far", "device near:local"]
+    assert elsewhere(job, devices, ["worker", "device-0"]) == others, "no worker has it yet"
+    job = replace(job, worker=f"{here}:17")
+    assert elsewhere(job, devices, ["worker", "device-0", "api"]) == others
+    assert elsewhere(job, devices, ["api"])[:2] == [f"worker {here}:17", f"device local-0 on {here}"]
+    assert elsewhere(replace(job, worker="far:4"), devices, ["worker", "device-0"]) == ["worker far:4", *others]
+
+
 def test_the_route_has_lines_and_events_and_says_when_the_job_has_ended(storage: Storage, tmp_path: Path) -> None:
     register_local(storage)
     job, _ = storage.create_job(parse_job(JOB).on(native()))
@@ -97,6 +115,7 @@ def test_the_route_has_lines_and_events_and_says_when_the_job_has_ended(storage:
     with TestClient(app, headers=headers) as api:
         page = api.get(f"/v1/jobs/{job.id}/logs").json()
         assert (page["parts"], page["ended"]) == (["worker"], False)
+        assert page["elsewhere"] == ["worker worker-1", "device local-0"]
         assert [line["text"] for line in page["items"] if line["part"] == EVENTS] == ["WAITING", "RUNNING", "at work"]
         assert [line["level"] for line in page["items"] if line["part"] == "worker"] == ["warning"]
         assert [line["time"] for line in page["items"]] == sorted(line["time"] for line in page["items"])

@@ -30,6 +30,8 @@ def test_the_lines_of_a_job_are_printed(shapewright: Shapewright, bed: Bed, job_
     none = shapewright("logs", job_id, "--part", "worker")
     assert (none.code, none.out) == (0, "")
     assert "nothing was logged by worker" in none.err
+    *_, last = none.err.splitlines()
+    assert last == "not here, but in their logs where they run: worker worker-1, device local-0"
 
 
 def test_a_log_is_followed_to_the_end_of_the_job(
