@@ -9,7 +9,7 @@ import pytest
 
 from tuner.measure import Turns
 from tuner.measure.timing.protocol import AGAIN
-from tuner.measure.timing.turns import LEAST_TURNS, TURNS, Contender, TurnTaking
+from tuner.measure.timing.turns import LEAST_TURNS, LONG_S, TURNS, Contender, TurnTaking
 
 
 @dataclass
@@ -46,11 +46,40 @@ def test_a_turn_has_a_sample_of_each_at_each_instance_in_an_order_that_rotates()
     turns = machine.turns(a=1e-3, b=5e-3, c=1e-4)
     assert len(turns.seconds) == TURNS
     assert all(block == pytest.approx((1e-3, 5e-3, 1e-4)) for turn in turns.seconds for block in turn)
-    samples = machine.calls[-3 * 2 * TURNS :]
+    calls = machine.calls[-2 * 3 * 2 * TURNS :]
+    warming, samples = calls[::2], calls[1::2]
     blocks = [samples[start : start + 3] for start in range(0, len(samples), 3)]
     assert {tuple(name for name, _ in block) for block in blocks} == {("a", "b", "c"), ("b", "c", "a"), ("c", "a", "b")}
     # A sample takes two milliseconds, or one call.
     assert dict(samples) == {"a": 2, "b": 1, "c": 20}
+    assert warming == [(name, 1) for name, _ in samples]
+
+
+def test_a_contender_finds_its_own_operands_in_the_caches() -> None:
+    """A machine on which the first call after another contender's takes half as long again, however long it is."""
+    last = ""
+
+    def contender(name: str, call_s: float) -> Contender:
+        def sample(number: int) -> float:
+            nonlocal last
+            first, last = 1.5 if last != name else 1.0, name
+            machine.now_s += call_s * (first + number - 1)
+            return call_s * (first + number - 1) / number
+
+        return sample
+
+    for call_s in (1e-4, 1e-3, 2.4e-3, 0.012):
+        machine = Machine()
+        blocks: list[list[Contender | None]] = [[contender("numpy", call_s), contender("ours", call_s / 2)]]
+        turns = TurnTaking(blocks, machine.anchor, 10.0, machine.clock).run()
+        assert all(block == pytest.approx((call_s, call_s / 2)) for turn in turns.seconds for block in turn)
+
+
+def test_calls_that_take_long_are_not_made_twice() -> None:
+    machine = Machine()
+    machine.turns(a=LONG_S + 0.001, b=LONG_S - 0.001)
+    named = [name for name, _ in machine.calls[4:]]
+    assert named.count("b") >= 2 * named.count("a") - 2
 
 
 def test_it_ends_before_the_turn_that_would_take_too_long() -> None:
