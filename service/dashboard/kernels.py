@@ -20,6 +20,10 @@ from tuner.schedule import rule_of
 from tuner.schedule.space import MicroKernel
 from tuner.storage import Job, NotFound, SearchTaskRow
 from tuner.storage.sql import ClientStorage
+from tuner.storage.trials import TrialLine, TrialQuery
+
+MAX_OWN = 2000
+"""Trials of one kernel that its page looks at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +63,7 @@ class KernelFacts:
     in_library: bool
     first_round: int
     axes: tuple[tuple[str, int, str], ...]
-    timings: tuple[Timing, ...]
-    failures: tuple[MeasureResult, ...]
+    failures: tuple[TrialLine, ...]
     script: Listing | None
     assembly: Assembly | None
 
@@ -79,22 +82,24 @@ def chosen(storage: ClientStorage, job: Job, row: SearchTaskRow) -> list[ChosenK
     ]
 
 
-def kernel_of(storage: ClientStorage, job: Job, row: SearchTaskRow, view: SearchView, kernel_id: str) -> KernelFacts:
-    """Raises NotFound if no trial of the search and no kernel of its library has that id."""
-    own = _own(view, kernel_id)
-    in_library = {kernel.id: kernel for kernel in view.dispatcher.kernels} if view.dispatcher else {}
-    kernel = own[0].kernel if own else in_library.get(kernel_id)
-    if kernel is None:
+def kernel_of(storage: ClientStorage, job: Job, row: SearchTaskRow, kernel_id: str) -> KernelFacts:
+    """What its own trials and the library say of it, without those of others, which may be a hundred thousand. Raises
+    NotFound if no trial of the search and no kernel of its library has that id."""
+    found = storage.find_trials(row.id, TrialQuery(kernel=kernel_id, limit=MAX_OWN)).items
+    own = [trial for trial in found if trial.kernel_id == kernel_id]
+    artifact = library_of(storage, job, row)
+    in_library = {each["id"]: each["kernel"] for each in artifact.dispatch["kernels"]} if artifact else {}
+    if not own and kernel_id not in in_library:
         raise NotFound(f"job {job.id} has tried no kernel {kernel_id!r}")
-    digest = artifact.digest if kernel_id in in_library and (artifact := library_of(storage, job, row)) else None
+    kernel = own[0].kernel if own else MicroKernel.from_json(in_library[kernel_id])
+    digest = artifact.digest if artifact and kernel_id in in_library else None
     return KernelFacts(
         id=kernel_id,
         rule=f"{kernel.rule} {kernel.rule_version}",
         in_library=kernel_id in in_library,
-        first_round=min((result.round for result in own), default=0),
+        first_round=min((trial.round for trial in own), default=0),
         axes=_axes(row, kernel),
-        timings=tuple(_timings(view, own)),
-        failures=tuple(result for result in own if not result.ok),
+        failures=tuple(trial for trial in own if trial.error_kind is not None),
         script=_script(storage, digest, kernel_id) if digest else None,
         assembly=code.assembly(storage, digest, kernel_id) if digest else None,
     )
@@ -111,20 +116,21 @@ def _axes(row: SearchTaskRow, kernel: MicroKernel) -> tuple[tuple[str, int, str]
     return tuple((name, value, doc) for name, doc, value in shown)
 
 
-def _timings(view: SearchView, own: list[MeasureResult]) -> list[Timing]:
+def timings(view: SearchView, kernel_id: str) -> list[Timing]:
+    """Of a kernel at every instance of the search."""
     readings, predicted = defaultdict(list), defaultdict(list)
-    for result in own:
+    for result in _own(view, kernel_id):
         if result.latency_s is not None:
             readings[result.instance.values].append((result.latency_s, result.phase is Phase.FINAL))
         if result.predicted_s is not None:
             predicted[result.instance.values].append(result.predicted_s)
     columns = view.columns
     best, best_s = (column.tolist() for column in columns.fastest)
-    timings = []
+    lines = []
     # The instances of the task are the first of the columns'.
     for index, instance in enumerate(view.task.instances):
         timed, expected = readings[instance.values], predicted.get(instance.values)
-        timings.append(
+        lines.append(
             Timing(
                 shape=str(instance) or "its only shape",
                 weight=instance.weight,
@@ -135,7 +141,7 @@ def _timings(view: SearchView, own: list[MeasureResult]) -> list[Timing]:
                 best_id=columns.kernels[best[index]].id if best[index] >= 0 else None,
             )
         )
-    return timings
+    return lines
 
 
 def _own(view: SearchView, kernel_id: str) -> list[MeasureResult]:

@@ -106,9 +106,19 @@ def instances_fragment(
 
 @router.get("/jobs/{job_id}/kernels/{kernel_id}")
 def kernel_page(
-    request: Request, job_id: str, kernel_id: str, storage: StorageDep, searches: SearchesDep, task: TaskQuery = 0
+    request: Request, job_id: str, kernel_id: str, storage: StorageDep, task: TaskQuery = 0
 ) -> HTMLResponse:
     job, _, row = find_task(storage, job_id, task)
-    view, _ = searches.view(job, row)
-    kernel = kernels.kernel_of(storage, job, row, view, kernel_id)
+    kernel = kernels.kernel_of(storage, job, row, kernel_id)
     return TEMPLATES.page(request, "kernel.html", job=job, row=row, kernel=kernel)
+
+
+@router.get("/fragments/jobs/{job_id}/kernels/{kernel_id}/times")
+def kernel_times_fragment(
+    request: Request, job_id: str, kernel_id: str, storage: StorageDep, searches: SearchesDep, task: TaskQuery = 0
+) -> HTMLResponse:
+    """The times of a kernel beside the best ones, for the script of its page: as those of the instances."""
+    job, _, row = find_task(storage, job_id, task)
+    view, _ = searches.view(job, row)
+    timings = kernels.timings(view, kernel_id)
+    return TEMPLATES.page(request, "_kernel_times.html", job=job, row=row, timings=timings)

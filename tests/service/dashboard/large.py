@@ -111,7 +111,7 @@ def measure(storage: Storage) -> None:
     pages = [
         *("/", "/?q=job+1&order=name", "/fragments/jobs", f"/jobs/{job.id}", "/workloads", f"/workloads/{key}"),
         *("/records", f"/records?workload={key}&failed=yes", "/keys", "/audit", "/devices", "/devices/local-0"),
-        f"/jobs/{job.id}/kernels/{kernel}",
+        *(f"/jobs/{job.id}/kernels/{kernel}", f"/fragments/jobs/{job.id}/kernels/{kernel}/times"),
         *(f"/jobs/{job.id}/trials", f"/jobs/{job.id}/trials?order=latency&error=none&instance=T=7"),
         *(f"/jobs/{job.id}/trials?error=any&order=kernel&descending=true", "/?q=tag:nightly+-state:failed"),
         *(f"/v1/jobs/{job.id}/coordinates", f"/fragments/jobs/{job.id}/instances"),

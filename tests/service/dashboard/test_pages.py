@@ -8,6 +8,7 @@ import re
 import pytest
 from fastapi.testclient import TestClient
 
+from service.figures.searches import Searches
 from tests.searched import Tools, searched, submitted
 from tests.serving import JOB
 from tuner.figures import FIGURES
@@ -75,6 +76,26 @@ def test_a_kernel_page_has_its_code_and_what_its_choices_mean(api: TestClient, s
     assert f"# {kernel['name']}" in page
     for axis in kernel["kernel"]["values"]:
         assert f"<code>{READABLE.get(axis, axis)}</code>" in page
+
+
+def test_a_kernel_page_does_not_read_the_whole_search(
+    api: TestClient, storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a hundred thousand trials that takes longer than a page may: its table of times comes after it."""
+    job = searched(storage)
+    trial = next(each for each in storage.list_trials(job.id) if each.result.ok)
+    kernel, read = trial.result.kernel.id, []
+    with monkeypatch.context() as patch:
+        patch.setattr(Searches, "view", lambda *_: read.append(1))
+        page = api.get(f"/jobs/{job.id}/kernels/{kernel}").text
+    assert read == []
+    address = f"/fragments/jobs/{job.id}/kernels/{kernel}/times?task=0"
+    assert f'data-fragment="{address}"' in page
+    lines = api.get(address).text
+    [row] = storage.search_tasks(job.id)
+    assert all(str(instance) in lines for instance in row.task.instances)
+    none = api.get(f"/fragments/jobs/{job.id}/kernels/ffffffffffff/times").text
+    assert none.count("<tr>") == len(row.task.instances) + 1
 
 
 def test_a_job_that_is_built_says_how_far_it_is(api: TestClient, storage: Storage) -> None:
