@@ -178,8 +178,7 @@ def test_the_summary_is_what_figures_pages_and_reports_compute_from_the_records(
     assert outcome.speedup_vs_numpy == pytest.approx(gain)
     # The kernel pages' columns, and the report's table.
     for kernel in KERNELS[0]:
-        own = [result for result in view.results if result.kernel == kernel]
-        for place, timing in enumerate(kernel_pages._timings(view, own)):
+        for place, timing in enumerate(kernel_pages.timings(view, kernel.id)):
             assert timing.best_s == pytest.approx(None if np.isnan(columns.best_s[place]) else columns.best_s[place])
             times = columns.table(columns.index_of([kernel]))[0]
             known = None if place >= len(times) or np.isnan(times[place]) else times[place]

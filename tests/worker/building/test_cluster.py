@@ -40,7 +40,7 @@ nodes.shutdown()
 
 
 def test_a_daemon_that_has_ended_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster.ray, "is_initialized", lambda: True)
+    monkeypatch.setattr("ray.is_initialized", lambda: True)
     connected = cluster.Cluster.__new__(cluster.Cluster)
     with subprocess.Popen(["sleep", "100"]) as one, subprocess.Popen(["sleep", "100"]) as other:
         connected._daemons = [psutil.Process(one.pid), psutil.Process(other.pid)]
