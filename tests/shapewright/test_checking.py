@@ -34,7 +34,7 @@ def layer(*epilogue: str, n: int = 256) -> SearchTask:
 
 
 def kernel(of: SearchTask, **values: int) -> MicroKernel:
-    (rule,) = rules_of(of)
+    rule = rules_of(of)[0]
     return rule.space(of).kernel(dict(rule.default_kernel(of).values) | values)
 
 

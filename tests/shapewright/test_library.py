@@ -41,7 +41,7 @@ MATMUL = SearchTask("matmul", {"m": T, "n": N, "k": T}, (T,), target=native())
 
 def built(task: SearchTask, directory: Path) -> Path:
     """A library of two kernels, compiled and written without a search."""
-    (rule,) = rules_of(task)
+    rule = rules_of(task)[0]
     values = dict(rule.default_kernel(task).values)
     kernels = tuple(rule.space(task).kernel(values | change) for change in ({"mr": 4}, {"mr": 2, "tail": 1, "ku": 2}))
     tree = bounded(Node("m", 10, Leaf(1), Leaf(0)), {"m": (2, 128)}, 0)
@@ -71,7 +71,7 @@ def matmul(tmp_path_factory: pytest.TempPathFactory) -> Library:
 @pytest.fixture(scope="module")
 def dynamic(tmp_path_factory: pytest.TempPathFactory) -> Library:
     """Of a weight whose dims depend on T."""
-    (rule,) = rules_of(DYNAMIC)
+    rule = rules_of(DYNAMIC)[0]
     dispatcher = Dispatcher(DYNAMIC, (rule.default_kernel(DYNAMIC),), 0, Leaf(0))
     directory = tmp_path_factory.mktemp("dynamic")
     for name, content in build_library(dispatcher, "job-1").files.items():

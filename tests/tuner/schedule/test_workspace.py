@@ -25,7 +25,7 @@ def scores(longest: int) -> SearchTask:
 
 
 def test_what_fits_is_taken() -> None:
-    (rule,) = rules_of(scores(1024))
+    rule = rules_of(scores(1024))[0]
     assert 0 < rule.workspace_bytes(scores(1024)) <= MAX_WORKSPACE_BYTES
 
 
@@ -34,7 +34,7 @@ def test_scores_of_attention_are_not_counted(heads: int) -> None:
     """A block of rows keeps its own: 64 GiB of them for a head of 131,072 positions."""
     longest = ShapeVar("S", range(1, 131_073))
     task = SearchTask("attention", {"b": 1, "h": heads, "i": "S", "j": "S", "d": 64}, (longest,), target=TARGET)
-    (rule,) = rules_of(task)
+    rule = rules_of(task)[0]
     assert rule.name == "attention"
     assert rule.workspace_bytes(task) < 2**29
 

@@ -45,7 +45,7 @@ def _task(text: str, threads: int, target: Target | None = None) -> SearchTask:
 )  # fmt: skip
 def test_any_sizes(share: int, name: str, reducer: str, threads: int, seed: int, is_narrow: bool) -> None:
     task = _task(BODIES[name].format(reduce=reducer), threads, AVX2 if is_narrow else None)
-    assert [rule.name for rule in rules_of(task)] == ["column_reduction"]
+    assert rules_of(task)[0].name == "column_reduction"
     kernel = space_of(task).sample(np.random.default_rng(seed))
     shapes = [task.workload.dims(dict(zip("BMN", sizes, strict=True))) for sizes in SIZES]
     assert built_problems(task, kernel, shapes) == []

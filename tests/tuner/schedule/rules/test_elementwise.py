@@ -36,7 +36,7 @@ def test_any_sizes(share: int, text: str, dtype: str, threads: int, seed: int, i
     workload = workload_from_json({"program": text, "extents": {"b": "B", "m": "M", "n": "N"}, "dtype": dtype})
     variables = tuple(ShapeVar(name, range(1, 65)) for name in "BMN")
     task = SearchTask(workload, shape_vars=variables, target=AVX2 if is_narrow else native(), threads=threads)
-    assert [rule.name for rule in rules_of(task)] == ["injective"]
+    assert rules_of(task)[0].name == "injective"
     kernel = space_of(task).sample(np.random.default_rng(seed))
     shapes = [workload.dims(dict(zip("BMN", sizes, strict=True))) for sizes in SIZES]
     assert built_problems(task, kernel, shapes) == []

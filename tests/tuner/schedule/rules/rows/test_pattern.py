@@ -30,7 +30,7 @@ def test_softmax_takes_three_passes_and_keeps_exponentials_in_the_output() -> No
 def test_exponentials_of_another_dtype_than_the_output_are_kept_in_a_workspace() -> None:
     which = workload(SOFTMAX, dtype={"out": "float16"})
     assert row_program_of(which).homes["e"] is None
-    (rule,) = rules_of(task_of(which))
+    rule = rules_of(task_of(which))[0]
     assert rule.workspace_bytes(task_of(which, threads=2)) == 2 * 8 * 64 * 4
     assert rule.workspace_bytes(task_of(workload(SOFTMAX))) == 0
 
