@@ -13,6 +13,7 @@ from fastapi import Depends, Query, Request
 
 from service.access.keys import Keys
 from service.access.rates import Rates
+from service.jobs.batches import Batches
 from service.jobs.hub import Bell, EventHub
 from service.metrics import Metrics
 from service.settings import Settings
@@ -33,7 +34,7 @@ class EventStreams:
         self.open = 0
         self.closing = False
         # Threads of their own: however many streams read their events, a request never waits behind them.
-        self.limiter = CapacityLimiter(EVENT_THREADS)
+        self.batches = Batches(CapacityLimiter(EVENT_THREADS))
         self._hub = hub
 
     @contextmanager

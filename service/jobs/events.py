@@ -6,13 +6,10 @@ resume one that broke from its last number.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import AsyncIterator, Callable
-from dataclasses import asdict, dataclass
 from typing import Any
 
-from anyio import to_thread
 from fastapi.sse import KEEPALIVE_COMMENT, format_sse_event
 from starlette.responses import StreamingResponse
 
@@ -20,10 +17,9 @@ from service.dependencies import EventStreams
 from service.jobs.hub import Bell
 from service.settings import Settings
 from tuner.errors import InvalidInput
-from tuner.storage import JobEvent, StorageUnavailable
+from tuner.storage import StorageUnavailable
 from tuner.storage.sql import ClientStorage
 
-BATCH = 500
 AWAY_S = 0.5
 """The pause before another attempt while the database is unavailable."""
 KEEP_ALIVE_S = 15.0
@@ -70,42 +66,6 @@ def start_after(last_event_id: str | None, after: int) -> int:
     return int(last_event_id)
 
 
-@dataclass(slots=True)
-class _Reader:
-    """Reads the events of a job from number ``after`` on, a batch at a time."""
-
-    storage: ClientStorage
-    job_id: str
-    after: int
-    # A job ends together with a state event: until one arrives there is no need to query the job's state.
-    may_have_ended: bool = True
-
-    def read(self) -> tuple[bytes, bool]:
-        """The next events as the stream has them, and whether the job has ended and there are none.
-
-        They are put into that form here, in a thread: the loop would wait for 500 at a time.
-        """
-        events, ended = self._read()
-        return b"".join(map(_framed, events)), ended
-
-    def _read(self) -> tuple[tuple[JobEvent, ...], bool]:
-        events = self._next()
-        if events or not self.may_have_ended:
-            return events, False
-        # The job first, its events second: what ended it was stored with the state, so no event is missed.
-        ended = self.storage.get_job(self.job_id).state.ended
-        self.may_have_ended = ended
-        events = self._next() if ended else ()
-        return events, ended and not events
-
-    def _next(self) -> tuple[JobEvent, ...]:
-        events = self.storage.list_events(self.job_id, self.after, BATCH)
-        if events:
-            self.after = events[-1].seq
-            self.may_have_ended |= any(event.kind == "state" for event in events)
-        return events
-
-
 async def follow(
     storage: ClientStorage,
     job_id: str,
@@ -120,21 +80,27 @@ async def follow(
 
     Without ``stay`` it ends once all stored events are sent.
     """
-    reader, closes_at = _Reader(storage, job_id, after), clock() + settings.event_stream_s
+    closes_at = clock() + settings.event_stream_s
+    # A job ends together with a state event: until one arrives there is no need to query the job's state.
+    may_have_ended = True
     with streams.listening(job_id) as bell:
         while not streams.closing and (left_s := closes_at - clock()) > 0:
             bell.clear()
+            content = b""
             try:
-                events, ended = await to_thread.run_sync(reader.read, limiter=streams.limiter)
-                ended |= not (stay or events)
+                batch = await streams.batches.read(storage, job_id, after, may_have_ended)
+                content, after = batch.content, batch.last
+                may_have_ended = (may_have_ended if batch.job_ended is None else batch.job_ended) or batch.has_state
+                has_ended = not content and bool(batch.job_ended or not stay)
             except StorageUnavailable:
-                events, ended, left_s = b"", False, min(left_s, AWAY_S)
-            if events:
-                yield events
-            if ended:
+                has_ended, left_s = False, min(left_s, AWAY_S)
+            if content:
+                # Sent before the next batch is read: a listener that is slow holds one, and no thread.
+                yield content
+            elif has_ended:
                 yield format_sse_event(comment=END)
                 return
-            if not events:
+            else:
                 async for comment in _until_rung(bell, left_s, clock):
                     yield comment
 
@@ -144,9 +110,3 @@ async def _until_rung(bell: Bell, within_s: float, clock: Callable[[], float]) -
     until = clock() + within_s
     while not await bell.wait(min(KEEP_ALIVE_S, max(0.0, until - clock()))) and clock() < until:
         yield KEEPALIVE_COMMENT
-
-
-def _framed(event: JobEvent) -> bytes:
-    # ASCII only, so that no reader's notion of a line break can cut an event in two.
-    data = json.dumps(asdict(event), ensure_ascii=True, allow_nan=False)
-    return format_sse_event(id=str(event.seq), event=event.kind, data_str=data)
