@@ -14,12 +14,15 @@ import shapewright as sw
 from shapewright.sources import finder
 from shapewright.sources.finder import Finder
 from shapewright.torch import backend
+from tests import quick_exports
 from tests.conftest import MakeOnce
 from tests.shapewright.libraries import OnDemand, save
 from tests.shapewright.torch.models import Encoder, words
 from tests.shapewright.torch.replacing import Replacing
 from tuner.program.job.task import SearchTask
 from tuner.program.target import native
+
+quick_exports.install()
 
 
 @pytest.fixture(scope="session")

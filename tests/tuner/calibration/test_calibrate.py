@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.tuner.calibration.observing import TARGET, observed_at, perturbed
-from tuner.calibration import calibrate, cpu
+from tuner.calibration import calibrate, cpu, fit
 from tuner.calibration.calibrate import MIN_PROBES
 from tuner.calibration.cpu import KERNELS, ROWS, issuing, products
 from tuner.calibration.fit import errors
@@ -51,7 +51,13 @@ class Clock:
 
 
 @pytest.fixture
-def few(monkeypatch: pytest.MonkeyPatch) -> None:
+def rough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rates after two steps: for tests of what is around their fit."""
+    monkeypatch.setattr(fit, "STEPS", 2)
+
+
+@pytest.fixture
+def few(rough: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """A third of the kernels, for what the fit itself does not change."""
     monkeypatch.setattr(cpu, "KERNELS", KERNELS // 3)
     monkeypatch.setattr(cpu, "BATCH", KERNELS // 3)
@@ -95,6 +101,7 @@ def test_levels_are_read_by_all_threads_and_rates_are_of_one_core() -> None:
     assert found.rates.memory_bytes == pytest.approx(2e10 / 4 / found.rates.clock_hz)
 
 
+@pytest.mark.usefixtures("rough")
 def test_time_that_ends_leaves_what_was_measured_by_then() -> None:
     given = {"builder": SimulatedBuilder(), "runner": Runner(fleet_at(perturbed(4)))}
     found = calibrate(TARGET, 1, within_s=15.0, clock=Clock(1.0), **given)  # type: ignore[arg-type]
@@ -102,6 +109,7 @@ def test_time_that_ends_leaves_what_was_measured_by_then() -> None:
     assert MIN_PROBES <= found.probes < ALL
 
 
+@pytest.mark.usefixtures("rough")
 def test_compilers_that_start_slowly_leave_fewer_measurements_and_keep_the_time() -> None:
     clock = Clock(0.0)
 
@@ -124,6 +132,7 @@ def test_too_little_is_no_calibration_and_the_log_says_why(caplog: pytest.LogCap
     assert "no calibration" in caplog.text
 
 
+@pytest.mark.usefixtures("rough")
 def test_kernels_that_fail_are_left_out() -> None:
     runner = Runner(fleet_at(perturbed(5), faults=Faults(crashing=0.2, wrong=0.1)))
     found = calibrate(TARGET, 1, builder=SimulatedBuilder(), runner=runner)

@@ -1,0 +1,3 @@
+from tests import quick_exports
+
+quick_exports.install()
