@@ -285,7 +285,8 @@ def is_caught(root: Path, fault: Fault) -> bool:
 def copy_of_the_tree(to: Path) -> None:
     for name in COPIED:
         if (ROOT / name).is_dir():
-            shutil.copytree(ROOT / name, to / name, ignore=shutil.ignore_patterns("__pycache__"))
+            # With what is compiled: of all but the changed file it stays true.
+            shutil.copytree(ROOT / name, to / name)
         else:
             shutil.copy(ROOT / name, to / name)
 

@@ -13,13 +13,15 @@ def read_plain(path: Path, most: int) -> bytes:
     # A pipe that nobody writes to would be waited for as it is opened.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
             raise OSError(errno.EINVAL, "is not a regular file", str(path))
         with os.fdopen(descriptor, "rb", closefd=False) as file:
-            content = file.read(most + 1)
+            # It may grow meanwhile: no more is read than one byte too many.
+            content = b"" if found.st_size > most else file.read(most + 1)
     finally:
         os.close(descriptor)
-    if len(content) > most:
+    if max(found.st_size, len(content)) > most:
         raise OSError(errno.EFBIG, f"has more than {most} bytes", str(path))
     return content
 

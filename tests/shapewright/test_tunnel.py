@@ -86,10 +86,17 @@ def host(tmp_path: Path) -> Iterator[Host]:
             process.terminate()
 
 
-@pytest.fixture
-def tracker(tmp_path: Path) -> Iterator[Tracker]:
-    with start_tracker(data_dir=tmp_path) as served:
+@pytest.fixture(scope="module")
+def standing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tracker]:
+    with start_tracker(data_dir=tmp_path_factory.mktemp("tracker")) as served:
         yield Tracker("127.0.0.1", served.port)
+
+
+@pytest.fixture
+def tracker(standing: Tracker) -> Tracker:
+    """A tracker whose last device has gone."""
+    wait_for(lambda: not standing.servers())
+    return standing
 
 
 def line_of(host: Host, tracker: Tracker, *more: object) -> list[str]:
