@@ -170,7 +170,7 @@ FAULTS = (
     ),
     Fault(
         "client: a stream of events begins at the first again",
-        "shapewright/client.py",
+        "shapewright/client*.py",
         '"Last-Event-ID": str(after)',
         '"Last-Event-ID": str(0)',
         "shapewright/test_client.py",
@@ -264,9 +264,14 @@ def _one(root: Path, pattern: str, text: str = "") -> Path:
     return found[0]
 
 
+def places(root: Path, fault: Fault) -> tuple[Path, Path]:
+    """The file that is changed, and that of the test. Raises SystemExit where there is none."""
+    return _one(root, fault.file, fault.old), _one(root, f"tests/**/{fault.test}")
+
+
 def is_caught(root: Path, fault: Fault) -> bool:
     """Whether the test fails with the fault in ``root``, which is as before afterwards."""
-    at, test = _one(root, fault.file, fault.old), _one(root, f"tests/**/{fault.test}")
+    at, test = places(root, fault)
     whole = at.read_text()
     at.write_text(whole.replace(fault.old, fault.new))
     line = [sys.executable, "-m", "pytest", "-q", "-x", "-m", "not soak", "-n", "0", "-p", "no:cacheprovider"]
