@@ -172,13 +172,16 @@ class JobMachine(RuleBasedStateMachine):
         assert [event.seq for event in self.storage.list_events(self.job_id)] == [*range(1, self.events + 1)]
 
 
-def test_every_sequence_of_calls_keeps_to_the_model(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("examples", [10, pytest.param(25, marks=pytest.mark.soak)])
+def test_every_sequence_of_calls_keeps_to_the_model(
+    examples: int, storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(queue, "FIRST_WAIT_S", 0.3)
     run_state_machine_as_test(
         # Any factory will do, though the annotation asks for a class.
         lambda: JobMachine(storage),  # type: ignore[arg-type]
         settings=settings(
-            max_examples=25,
+            max_examples=examples,
             stateful_step_count=20,
             deadline=None,
             derandomize=True,

@@ -151,7 +151,7 @@ def check(graph: tuple[list[tuple[int, ...]], list[Step], list[int]]) -> None:
     assert not defects, defects
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
 @given(graph=graphs())
 def test_random_graphs_are_lifted_right(graph: tuple[list[tuple[int, ...]], list[Step], list[int]]) -> None:
     check(graph)

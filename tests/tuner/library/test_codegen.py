@@ -13,6 +13,7 @@ import pytest
 from tests.compiled import built_problems, loaded, problems
 from tests.measuring import PAST_THE_END, kernel, program
 from tests.measuring import TASK as C_TASK
+from tests.shares import every
 from tuner.library.codegen import compile_candidate, link, module_json, module_of, object_of, toolchain
 from tuner.library.dispatcher import Leaf, Node, bounded
 from tuner.library.package import ENTRY
@@ -85,7 +86,7 @@ def test_kernels_compute_what_the_reference_does(
     assert built_problems(task, kernel, rows(symbol=task.workload.symbols[0])) == []
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", every(2, range(4), first=1))
 def test_sampled_kernels_compute_what_the_reference_does(seed: int) -> None:
     task = task_of(("dense", "matmul")[seed % 2], T, 100, 65, epilogue=("bias", "gelu"), threads=1 + seed // 2)
     kernel = space_of(task).sample(np.random.default_rng(seed))
