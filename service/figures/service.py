@@ -85,9 +85,11 @@ def _of_workload(job_id: str, rows: Sequence[SearchTaskRow], key: str | None, ta
 def targets_compared(jobs: ClientStorage, libraries: ClientStorage, searches: Searches, workload_key: str) -> Figure:
     """The library that is served for each target of a workload, by shape. Raises NotFound."""
     views: dict[str, SearchView] = {}
-    versions = []
-    for target, row in served_tasks(libraries, workload_key).items():
-        views[target], version = searches.view(jobs.get_job(row.job_id), row)
+    versions, served = [], served_tasks(libraries, workload_key)
+    for target, row in served.items():
+        # One target needs no name: it would fill a phone.
+        name = target if len(served) > 1 else ""
+        views[name], version = searches.view(jobs.get_job(row.job_id), row)
         versions.append(version)
     return Figure(f"targets {workload_key}", "+".join(versions), lambda: figures.compare(views, "latency_by_shape"))
 

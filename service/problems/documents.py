@@ -56,11 +56,13 @@ def invalid_input(error: InvalidInput) -> ProblemResponse:
     )
 
 
-def not_found(error: NotFound, remedy: str | None = None) -> ProblemResponse:
-    """``remedy``: what to ask for in its place, where that is known."""
+def not_found(error: NotFound, remedy: str | None = None, look_at: str | None = None) -> ProblemResponse:
+    """``remedy``: what to ask for in its place, where that is known, and the path of it."""
     if remedy is None:
         return problem(404, "not-found", "Not found", str(error))
-    return problem(404, "not-found", "Not found", f"{error}; {remedy}", problem=str(error), remedy=remedy)
+    return problem(
+        404, "not-found", "Not found", f"{error}; {remedy}", problem=str(error), remedy=remedy, look_at=look_at
+    )
 
 
 def problem_of(error: ShapewrightError) -> dict[str, Any]:

@@ -100,9 +100,9 @@ def _on_not_found(request: Request, error: Exception) -> ProblemResponse:
     # Which job `latest` or a part of an id means changes from hour to hour: an address means one job for good.
     listed = url_for_path(request, "/" if asks_for_page(request.scope) else "/v1/jobs")
     if named == "latest":
-        return not_found(error, f"addresses have whole ids; {listed} lists the newest job first")
+        return not_found(error, f"addresses have whole ids; {listed} lists the newest job first", look_at=listed)
     found = f"{listed}?q={quote(f'id:{named}')}"
-    return not_found(error, f"addresses have whole ids; {found} has the jobs whose id begins or ends so")
+    return not_found(error, f"addresses have whole ids; {found} has the jobs whose id begins or ends so", look_at=found)
 
 
 def _on_conflict(_: Request, error: Exception) -> ProblemResponse:

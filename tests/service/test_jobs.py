@@ -273,7 +273,7 @@ def test_addresses_have_whole_ids_and_say_where_a_part_is_looked_for(api: TestCl
     assert api.get(path.format("latest")).json()["remedy"].endswith("/v1/jobs lists the newest job first")
     assert "remedy" not in api.get(path.format("job-" + "0" * 19)).json()
     page = api.get(f"/jobs/{whole[-6:]}", headers={"Accept": "text/html"})
-    assert page.status_code == 404 and f"/?q=id%3A{whole[-6:]} has the jobs" in page.text
+    assert page.status_code == 404 and f'<a href="/?q=id%3A{whole[-6:]}">Look for the job</a>' in page.text
 
 
 def test_trials_go_on_after_the_last_one_seen(api: TestClient, storage: Storage) -> None:

@@ -76,7 +76,7 @@ def axis_importance(view: SearchView) -> go.Figure:
         return style.message("Not known: a search computes it as it ends, from two dozen measured pairs on.")
     docs = meanings_of(view.task).get(found.rule, {})
     axes = found.axes[::-1]
-    figure = style.blank(height_px=90 + 24 * len(axes))
+    figure = style.blank(height_px=120 + 24 * len(axes))
     figure.add_trace(
         go.Bar(
             x=style.rounded([100 * axis.share for axis in axes], 4),
@@ -91,9 +91,11 @@ def axis_importance(view: SearchView) -> go.Figure:
     )
     figure.update_xaxes(title_text="Share of all effects (%)", rangemode="tozero")
     figure.update_yaxes(title_text="Axis (name)", type="category")
-    little = "" if found.explained >= LITTLE else ": little, so the order is uncertain"
-    told = f"{found.rule}: the model explains {100 * found.explained:.0f} % of the unseen variance{little}"
-    return style.titled(figure, style.plain(told), 30)
+    little = "" if found.explained >= LITTLE else ", so the order is uncertain"
+    # Two lines, which fit a phone.
+    explains = f"the model explains {100 * found.explained:.0f} %<br>of the unseen variance{little}"
+    told = f"{style.plain(found.rule)}: {explains}"
+    return style.titled(figure, told, 30 + style.LINE_PX * told.count("<br>"))
 
 
 def slices(view: SearchView) -> go.Figure:
@@ -104,12 +106,12 @@ def slices(view: SearchView) -> go.Figure:
     order = _by_importance(view, chosen)[:SLICES]
     rows, wide = -(-len(order) // COLUMNS), min(len(order), COLUMNS)
     space = {"vertical_spacing": 0.4 / (rows + 1), "horizontal_spacing": 0.06}
-    figure = style.blank(rows, 100 + 200 * rows, cols=wide, shared_xaxes=False, shared_yaxes="all", **space)
+    figure = style.blank(rows, 100 + 215 * rows, cols=wide, shared_xaxes=False, shared_yaxes="all", **space)
     docs = meanings_of(view.task).get(chosen.rule, {})
     for number, axis in enumerate(order):
         row, column = number // COLUMNS + 1, number % COLUMNS + 1
         figure.add_traces(_slice(view, chosen, axis, docs), rows=row, cols=column)
-        title = f"{style.plain(readable(chosen.axes[axis]))} (choice)"
+        title = f"{style.plain(readable(chosen.axes[axis]))}<br>(choice)"
         figure.update_xaxes(title_text=title, type="category", row=row, col=column)
     figure.update_yaxes(range=[0, 105])
     figure.update_yaxes(title_text="Speed (% of the best)", col=1)

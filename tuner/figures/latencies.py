@@ -28,21 +28,28 @@ def latency_of(views: Mapping[str, SearchView]) -> go.Figure:
     """Latency over the shape with what each view's library runs, and below it that kernel's regret."""
     if len({tuple(var.name for var in view.task.shape_vars) for view in views.values()}) > 1:
         return style.message("These jobs have different shape variables: there is no axis that both have.")
-    figure = style.blank(rows=2, height_px=420 + 80 * len(views), row_heights=[0.7, 0.3])
+    traces, regrets = list[go.Scatter](), list[go.Scatter]()
     for number, (label, view) in enumerate(views.items()):
         prefix = f"{style.plain(label)}: " if label else ""
         own = style.SERIES[number % len(style.SERIES)] if len(views) > 1 else None
-        figure.add_traces([*_expected(view, prefix, number), *_measured(view, prefix, number)], rows=1, cols=1)
-        figure.add_traces(_default_and_baselines(view, prefix, own), rows=1, cols=1)
-        figure.add_traces(_regret(view, prefix, number), rows=2, cols=1)
-    heights = [y for trace in figure.data if trace.yaxis == "y" for y in trace.y]
+        traces += [*_expected(view, prefix, number), *_measured(view, prefix, number)]
+        traces += _default_and_baselines(view, prefix, own)
+        regrets += _regret(view, prefix, number)
+    heights = [y for trace in traces for y in trace.y]
     if not heights:
         return style.message("No latencies: nothing has been measured.")
+    # Without any regret there is no panel of it, which would be a gap under an axis without numbers.
+    rows = 1 + any(len(trace.x) for trace in regrets)
+    height_px = 220 + 200 * (rows - 1) + 80 * len(views)
+    figure = style.blank(rows, height_px, **({"row_heights": [0.7, 0.3]} if rows > 1 else {}))
+    figure.add_traces(traces, **({"rows": 1, "cols": 1} if rows > 1 else {}))
     axis = ShapeAxis(next(iter(views.values())).task)
+    if rows > 1:
+        figure.add_traces(regrets, rows=2, cols=1)
+        figure.update_yaxes(title_text="Regret (%)", rangemode="tozero", row=2)
     figure.update_xaxes(**axis.scale([x for trace in figure.data for x in trace.x]))
-    figure.update_xaxes(title_text=axis.title, row=2)
-    figure.update_yaxes(title_text="Latency (µs)", **style.axis(heights), row=1)
-    figure.update_yaxes(title_text="Regret (%)", rangemode="tozero", row=2)
+    figure.update_xaxes(title_text=axis.title, **({"row": rows} if rows > 1 else {}))
+    figure.update_yaxes(title_text="Latency (µs)", **style.axis(heights), **({"row": 1} if rows > 1 else {}))
     return figure.update_layout(hovermode=axis.hovermode)
 
 

@@ -73,7 +73,7 @@ def _by_round(rounds: Ints) -> dict[str, Any]:
     if rounds.min() == rounds.max():
         return {"size": 6, "color": style.OURS}
     looks = {"size": 6, "color": rounds.tolist(), "colorscale": style.LINE_SCALE}
-    return looks | {"showscale": True, "colorbar": style.scale_above(HEIGHT_PX) | {"tickformat": "d"}}
+    return looks | {"showscale": True, "colorbar": style.scale_above(HEIGHT_PX) | style.whole(rounds.max())}
 
 
 def _agreement(view: SearchView, known: Bools) -> list[go.Scatter]:

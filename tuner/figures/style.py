@@ -38,10 +38,13 @@ LOG_TICKS = 4
 
 OURS, DEFAULT, RIVALS = SERIES[0], SERIES[1], SERIES[2:5]
 
+LINE_PX = 16
+"""The height of a line of a figure's title."""
 ROW_PX = 300
 """The height of one row of panels."""
 
-LOG: Mapping[str, Any] = {"type": "log", "nticks": LOG_TICKS}
+LOG: Mapping[str, Any] = {"type": "log", "nticks": LOG_TICKS, "tickformat": "~g"}
+"""A logarithmic axis. With a format of ticks those between powers of ten are whole numbers, 20, and not digits, 2."""
 Theme = Literal["light", "dark"]
 LIGHT: Mapping[str, str] = {
     "font.color": "#24292f",
@@ -131,8 +134,10 @@ def scale_above(height_px: int) -> dict[str, Any]:
 
 
 def titled(figure: go.Figure, text: str, top_px: int = 68) -> go.Figure:
-    """The figure with a line of text above everything else, in the margin of ``top_px``."""
-    position = {"x": 0.5, "xanchor": "center", "yref": "container", "y": 1, "yanchor": "top", "pad": {"t": 4}}
+    """The figure with lines of text above everything else, in the margin of ``top_px``."""
+    # Plotly places the last line at the anchor, and those before it above.
+    pad = {"t": 4 + LINE_PX * text.count("<br>")}
+    position = {"x": 0.5, "xanchor": "center", "yref": "container", "y": 1, "yanchor": "top", "pad": pad}
     return figure.update_layout(title={"text": text, "font": {"size": 12}} | position, margin={"t": top_px})
 
 

@@ -6,7 +6,7 @@ const SVG = "http://www.w3.org/2000/svg";
 const TOP = 54, BOTTOM = 14, HEIGHT = 420, LEAST_WIDTH = 112, SPREAD = 0.55;
 // From slow to fast, as in the figures.
 const SCALE = [[176, 120, 0], [125, 129, 138], [0, 114, 178]];
-const FAINT = 0.06, PLAIN = 0.55;
+const FAINT = 0.06, PLAIN = 0.55, CLEAR = 0.85, FEW = 60;
 const EVERY_S = 3;
 
 const colour = (share) => {
@@ -147,7 +147,7 @@ class Parallel {
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
     context.clearRect(0, 0, this.width, HEIGHT);
     // The slow ones first, so that the fast ones lie on top.
-    for (const [passes, alpha] of [[false, FAINT], [true, PLAIN]]) {
+    for (const [passes, alpha] of [[false, FAINT], [true, kernels.length > FEW ? PLAIN : CLEAR]]) {
       for (let index = kernels.length - 1; index >= 0; index -= 1) {
         const kernel = kernels[index];
         if (this.kept(kernel) !== passes) continue;

@@ -38,7 +38,7 @@ def test_bars_have_readable_names_and_meanings() -> None:
 def test_slices_stand_in_the_order_of_importance() -> None:
     drawn = figure("slices", VIEW)
     titles = [axis.title.text for axis in drawn.select_xaxes()]
-    assert titles[:2] == ["unroll (choice)", "m_tile (choice)"]
+    assert titles[:2] == ["unroll<br>(choice)", "m_tile<br>(choice)"]
     assert len(titles) == 6
     dots = [trace for trace in drawn.data if trace.mode == "markers"]
     assert max(max(trace.y) for trace in dots) > 85

@@ -399,3 +399,16 @@ def test_a_range_of_single_values_is_drawn_at_them() -> None:
     task = SearchTask("dense", {"m": few, "n": 96, "k": 32}, (few,), target=TASK.target)
     view = finished(task)
     assert named(figure("latency_by_shape", view), "library, expected").x == (3, 9, 27)
+
+
+def test_without_any_regret_there_is_one_panel_and_its_axis_has_a_title(view: SearchView) -> None:
+    alone = figure("latency_by_shape", replace(view, results=()))
+    both = figure("latency_by_shape", view)
+    assert named(alone, "library, expected").yaxis is None and "yaxis2" not in alone.layout
+    assert (alone.layout.xaxis.title.text, both.layout.xaxis2.title.text) == ("T (shape variable)",) * 2
+    assert alone.layout.height < both.layout.height
+
+
+def test_between_powers_of_ten_a_logarithmic_axis_has_numbers_and_not_digits(view: SearchView) -> None:
+    axis = figure("calibration", view).layout.yaxis
+    assert (axis.type, axis.tickformat) == ("log", "~g")
