@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from shapewright.callers import pool
+from tuner.program.job.task import MAX_THREADS
 
 ALIGNMENT = 64
 ALLOCATE = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_int, ctypes.c_int, ctypes.c_uint64, ctypes.c_int, ctypes.c_int)
@@ -62,7 +63,8 @@ class Threads:
     does a process whose threads are gone, which a fork leaves behind."""
 
     def __init__(self) -> None:
-        self._busy, self._pool = threading.Lock(), ThreadPoolExecutor(thread_name_prefix="shapewright-loop")
+        # Threads are started as they are needed.
+        self._busy, self._pool = threading.Lock(), ThreadPoolExecutor(MAX_THREADS, "shapewright-loop")
 
     def run(self, part: Callable[..., int], data: int | None, count: int) -> int:
         """0 if every part has returned 0, else -1."""
