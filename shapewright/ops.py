@@ -36,6 +36,7 @@ __all__ = [
     "max_pool2d",
     "moe_dense",
     "program",
+    "ragged_attention",
     "reduce_max",
     "reduce_mean",
     "reduce_sum",
@@ -65,6 +66,7 @@ layer_norm = OPS["layer_norm"]
 matmul = OPS["matmul"]
 max_pool2d = OPS["max_pool2d"]
 moe_dense = OPS["moe_dense"]
+ragged_attention = OPS["ragged_attention"]
 reduce_max = OPS["reduce_max"]
 reduce_mean = OPS["reduce_mean"]
 reduce_sum = OPS["reduce_sum"]

@@ -13,7 +13,21 @@ from numpy.typing import NDArray
 
 from tuner.program.language.arrays import NUMPY
 from tuner.program.language.dtypes import INTEGERS
-from tuner.program.language.expr import COMPARISONS, Binary, Call, Cast, Const, Expr, Neg, Read, children, walk
+from tuner.program.language.expr import (
+    COMPARISONS,
+    Axis,
+    Binary,
+    Call,
+    Cast,
+    Const,
+    Expr,
+    Neg,
+    Read,
+    axes_of,
+    children,
+    reads,
+    walk,
+)
 from tuner.program.language.program import Program
 from tuner.program.language.workload import Tensor, Workload
 
@@ -22,10 +36,13 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class Domain:
-    """What values are drawn from: ``[low, high)`` for floats, ``low`` to ``high`` inclusive for integers."""
+    """What values are drawn from: ``[low, high)`` for floats, ``low`` to ``high`` inclusive for integers.
+    ``is_ascending``: integers do not fall along the last axis, from ``low`` to ``high``: offsets of a ragged batch.
+    """
 
     low: float
     high: float
+    is_ascending: bool = False
 
 
 REALS = Domain(-1.0, 1.0)
@@ -78,17 +95,25 @@ def random_array(name: str, shape: Sequence[int], dtype: str = "float32", domain
     if dtype == "bool":
         return rng.integers(0, 2, tuple(shape)).astype(np.bool_)
     if dtype in INTEGERS:
-        return rng.integers(int(domain.low), int(domain.high), tuple(shape), np.int64, endpoint=True).astype(dtype)
+        whole = rng.integers(int(domain.low), int(domain.high), tuple(shape), np.int64, endpoint=True)
+        return (_ascending(whole, domain) if domain.is_ascending else whole).astype(dtype)
     values: Array = rng.random(tuple(shape), dtype=np.float64 if dtype == "float64" else np.float32)
     values *= domain.high - domain.low
     values += domain.low
     return values.astype(NUMPY[dtype], copy=False)
 
 
+def _ascending(values: Array, domain: Domain) -> Array:
+    values = np.sort(values)
+    values[..., :1], values[..., 1:][..., -1:] = domain.low, domain.high
+    return values
+
+
 def domain_of(workload: Workload, name: str, dims: Mapping[str, int]) -> Domain:
     """Where a tensor's test values lie: what the workload says, or what its program is defined for.
 
-    Indices run from one before the first to one past the last, since kernels must clamp them.
+    Indices run from one before the first to one past the last, since kernels must clamp them, and so do integers that
+    axes are compared with.
     """
     given = dict(workload.domain)
     if name in given:
@@ -98,6 +123,8 @@ def domain_of(workload: Workload, name: str, dims: Mapping[str, int]) -> Domain:
         size = min(_indexed_sizes(workload, name, dims))
         return Domain(-1, size) if dtype != "uint8" else Domain(0, min(size, 255))
     uses = _uses(workload.program)
+    if dtype in INTEGERS and name in uses.positions:
+        return _positions(workload, name, dims, uses)
     if dtype in INTEGERS:
         return _integers(name, dtype, uses)
     return POSITIVE if name in uses.positive else REALS
@@ -112,6 +139,14 @@ def _integers(name: str, dtype: str, uses: _Uses) -> Domain:
     return Domain(int(info.min), int(info.max)) if info.bits == 8 or name in uses.bits else FEW
 
 
+def _positions(workload: Workload, name: str, dims: Mapping[str, int], uses: _Uses) -> Domain:
+    """Values that an axis is compared with."""
+    info, size = np.iinfo(dict(workload.dtypes)[name]), workload.axis_sizes(dims)[uses.positions[name]]
+    if name in uses.offsets:
+        return Domain(0, min(size, int(info.max)), is_ascending=True)
+    return Domain(max(-1, int(info.min)), min(size + 1, int(info.max)))
+
+
 def _indexed_sizes(workload: Workload, name: str, dims: Mapping[str, int]) -> Iterator[int]:
     """The dims that elements of an integer tensor are indices of."""
     for read in workload.program.reads:
@@ -122,13 +157,17 @@ def _indexed_sizes(workload: Workload, name: str, dims: Mapping[str, int]) -> It
 
 @dataclass(frozen=True, slots=True)
 class _Uses:
-    """Inputs that must be positive, that are shifted by, and whose bits are taken apart; and those that hide elements
-    where the program tests whether all of them are hidden, that is, whether something is -inf."""
+    """Inputs that must be positive, that are shifted by, and whose bits are taken apart; those that hide elements where
+    the program tests whether all of them are hidden, that is, whether something is -inf; those whose elements an axis
+    is compared with, by order, and that axis; those of which a largest or least one along the last axis is sought.
+    """
 
     positive: frozenset[str]
     shifts: frozenset[str]
     bits: frozenset[str]
     masks: frozenset[str]
+    positions: Mapping[str, str]
+    offsets: frozenset[str]
 
 
 @cache
@@ -154,8 +193,53 @@ def _uses(program: Program) -> _Uses:
                 pass
     inputs = frozenset(program.inputs)
     return _Uses(
-        frozenset(positive), frozenset(shifts) & inputs, frozenset(bits) & inputs, frozenset(masks - positive) & inputs
+        frozenset(positive),
+        frozenset(shifts) & inputs,
+        frozenset(bits) & inputs,
+        frozenset(masks - positive) & inputs,
+        _compared_with_axes(program),
+        _lines(program),
     )
+
+
+def _compared_with_axes(program: Program) -> Mapping[str, str]:
+    """By input the axis that its elements are first compared with, and that they do not stand along."""
+    found: dict[str, str] = {}
+    along = {(read.tensor, axis) for read in program.reads for axis in axes_of(read)}
+    for node in (node for stage in program.stages for node in walk(stage.body)):
+        match node:
+            case Binary(operator="<" | "<=" | ">" | ">=", left=left, right=right):
+                for side, other in ((left, right), (right, left)):
+                    if isinstance(side, Axis):
+                        names = (name for name in _reaching(program, other) if (name, side.name) not in along)
+                        found = {**dict.fromkeys(names, side.name), **found}
+            case _:
+                pass
+    return found
+
+
+def _lines(program: Program) -> frozenset[str]:
+    """Inputs of which a largest or least element along the last axis is sought."""
+    return frozenset(
+        read.tensor
+        for stage in program.stages
+        if stage.reducer in ("max", "min")
+        for read in reads(stage.body)
+        if read.indices and read.indices[-1] in [Axis(axis) for axis in stage.reduce_axes]
+    )
+
+
+def _reaching(program: Program, expr: Expr) -> set[str]:
+    """The inputs whose elements reach an expression, through stages too, and not as the truth of a comparison."""
+    match expr:
+        case Read(tensor=tensor):
+            return _reaching(program, program.stage[tensor].body) if tensor in program.stage else {tensor}
+        case Binary(operator=operator) if operator in COMPARISONS:
+            return set()
+        case Call(function="where", args=(_, yes, no)):
+            return _reaching(program, yes) | _reaching(program, no)
+        case _:
+            return set().union(*(_reaching(program, operand) for operand in children(expr)))
 
 
 def _added(program: Program, expr: Expr) -> set[str]:

@@ -6,14 +6,13 @@ constants with defaults, put into the templates by name. How one is added: ``doc
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
 from tuner.errors import InvalidInput, did_you_mean, shown
+from tuner.program.catalogue.attention import attention, ragged_attention
 from tuner.program.catalogue.convolutions import SPATIAL, conv, conv_transpose
-from tuner.program.catalogue.operators import CAUSAL, EPS, GROUP, SCALE, WINDOW, Epilogue, Op, Setting, Values
-from tuner.program.language.dims import DimExpr
+from tuner.program.catalogue.operators import EPS, GROUP, WINDOW, Epilogue, Op, Setting
 
 __all__ = ["EPILOGUES", "OPS", "Epilogue", "Op", "Setting", "op_named"]
 
@@ -22,17 +21,6 @@ _ROWS = {"m": "T", "n": "S"}
 _WAVE = {"b": "B", "c": 5, "w": "T", "o": 9, "s": 3, "stride": 2}
 _IMAGE: dict[str, Any] = {"b": "B", "c": 4, "h": "T", "w": 19, "r": 3, "s": 2, "pad": 1}
 _VOLUME: dict[str, Any] = {"b": "B", "c": 2, "d": "T", "h": 3, "w": 4, "o": 3, "t": 2, "r": 3, "s": 3}
-
-
-def _attention(args: Mapping[str, DimExpr], settings: Values) -> Values:
-    scale = settings["scale"]
-    if scale is None:
-        if args["d"].constant is None:
-            raise InvalidInput("args.scale", f"d={args['d']} is dynamic, so 1/sqrt(d) is no constant", "give scale")
-        scale = 1.0 / math.sqrt(max(args["d"].constant, 1))
-    scaled = f"{scale!r} * dots[b, h, i, j]"
-    hidden = f"where(j <= i + (extent(j) - extent(i)), {scaled}, -inf)"
-    return {"scores": hidden if settings["causal"] else scaled}
 
 
 OPS: Mapping[str, Op] = {
@@ -163,21 +151,8 @@ OPS: Mapping[str, Op] = {
             example=_ROWS,
             synonyms=("mean", "average"),
         ),
-        Op(
-            "attention",
-            "softmax(scale * q . k^T) . v: q[b, h, i, d], k[b, h, j, d], v[b, h, j, d], out[b, h, i, d]",
-            ("b", "h", "i", "j", "d"),
-            "dots[b, h, i, j] = sum(d) q[b, h, i, d] * k[b, h, j, d]\n"
-            "scores[b, h, i, j] = {scores}\n"
-            "top[b, h, i] = max(j) scores[b, h, i, j]\n"
-            "e[b, h, i, j] = exp(scores[b, h, i, j] - top[b, h, i])\n"
-            "z[b, h, i] = sum(j) e[b, h, i, j]\n"
-            "mixed[b, h, i, d] = sum(j) e[b, h, i, j] * v[b, h, j, d]\n"
-            "out[b, h, i, d] = where(extent(j) > 0, mixed[b, h, i, d] / z[b, h, i], 0.0)",
-            settings={"causal": CAUSAL, "scale": SCALE}, variant=_attention,
-            example={"b": "B", "h": 2, "i": "T", "j": "S", "d": 24, "causal": True},
-            synonyms=("sdpa", "scaled_dot_product_attention", "multi_head_attention", "mha", "flash_attention"),
-        ),
+        attention(),
+        ragged_attention(),
         Op(
             "moe_dense", "out[t, n] = x[t, k] . w[expert[t], n, k]^T: x, w constant, expert[t] int32, out",
             ("t", "e", "n", "k"), "out[t, n] = sum(k) x[t, k] * w[expert[t], n, k]", constant=("w",),

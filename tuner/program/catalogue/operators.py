@@ -107,8 +107,14 @@ def _number(value: object) -> float:
     return float(value)
 
 
-def _optional_number(value: object) -> float | None:
-    return None if value is None else _number(value)
+def _positive(value: object) -> float:
+    if not (number := _number(value)):
+        raise ValueError("a number above 0")
+    return number
+
+
+def _optional(check: Callable[[object], object]) -> Callable[[object], object]:
+    return lambda value: None if value is None else check(value)
 
 
 def _flag(value: object) -> bool:
@@ -131,5 +137,10 @@ LAYOUT = Setting("nchw", "of x and out: nchw or nhwc", _layout)
 GROUP = Setting(32, "steps of k that share a scale", _integer(1))
 EPS = Setting(1e-5, "added to the variance", _number)
 CAUSAL = Setting(False, "hide j > i + (extent of j - extent of i)", _flag)
-SCALE = Setting(None, "of the scores; 1/sqrt(d) if left out", _optional_number)
+SCALE = Setting(None, "of the scores; 1/sqrt(d) if left out", _optional(_number))
+NEAREST = Setting(None, "hide keys that are this far from the row's own, or further", _optional(_integer(1, 2**31 - 1)))
+SOFTCAP = Setting(None, "scores are softcap * tanh(scores / softcap), before the mask", _optional(_positive))
+KV_HEADS = Setting(
+    None, "heads of k and v, each of which h / kv_heads heads of q share; h if left out", _optional(_integer(1, 2**20))
+)
 WINDOW = {"stride": STRIDE, "pad": PAD, "dilation": DILATION}

@@ -8,12 +8,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from tuner.program.language.expr import Axis
+from tuner.program.language.expr import Axis, reads
+from tuner.program.language.notation import Stage
 from tuner.program.language.program import Program
 
 MAX_ELEMENTS = 2**22
 """Elements of 8 bytes that the temporaries of a block, or the intermediates of a program, may take at a time."""
 
+AHEAD_SHARE = 0.05
+"""Of all points, at most, those of stages that are computed before the others for each axis that these share."""
 SAMPLE_RUN, SAMPLE_RUNS = 16, 64
 """Points of a run of a sample, and the number of runs that are enough: longer ones are taken rather than more."""
 
@@ -64,17 +67,47 @@ def sampled(sizes: Mapping[str, int], share: float) -> list[dict[str, tuple[int,
     return result
 
 
-def shared_axes(program: Program) -> tuple[str, ...]:
-    """Axes that every stage keeps and that intermediates are read at as they are: slices of them are independent."""
+def sliced(program: Program, sizes: Mapping[str, int]) -> tuple[tuple[Stage, ...], tuple[str, ...]]:
+    """Stages to compute as a whole before all others, and the axes that the others share: all of them keep these, and
+    read each other at them as they are, so that slices of them are independent.
+
+    None is computed ahead where all stages share an axis. Else it is what depends on none of the others and is a small
+    part of the work: where the sequences of a ragged batch begin.
+    """
+    if shared := _shared(program, program.stages):
+        return (), shared
+    points = {stage: math.prod(sizes[axis] for axis in (*stage.axes, *stage.reduce_axes)) for stage in program.stages}
+
+    def is_small(axis: str) -> bool:
+        without = sum(count for stage, count in points.items() if axis not in stage.axes)
+        return without <= AHEAD_SHARE * sum(points.values())
+
+    axes = [axis for axis in program.stages[-1].axes if _is_closed(program, axis) and is_small(axis)]
+    ahead = tuple(stage for stage in program.stages if not set(axes) <= set(stage.axes))
+    if any(stage.tensor in program.outputs for stage in ahead):
+        return (), ()
+    return ahead, _shared(program, [stage for stage in program.stages if stage not in ahead])
+
+
+def _is_closed(program: Program, axis: str) -> bool:
+    """Whether no stage without an axis reads one that has it."""
+    own = {stage.tensor for stage in program.stages if axis in stage.axes}
+    return not any(
+        read.tensor in own for stage in program.stages if stage.tensor not in own for read in reads(stage.body)
+    )
+
+
+def _shared(program: Program, stages: Sequence[Stage]) -> tuple[str, ...]:
+    own = {stage.tensor: stage.axes for stage in stages}
 
     def is_shared(axis: str) -> bool:
-        kept = all(axis in stage.axes for stage in program.stages)
-        return kept and all(
+        return all(axis in axes for axes in own.values()) and all(
             isinstance(index, Axis) and index.name == axis
-            for read in program.reads
-            if read.tensor in program.stage
-            for index, own in zip(read.indices, program.stage[read.tensor].axes, strict=True)
-            if own == axis
+            for stage in stages
+            for read in reads(stage.body)
+            if read.tensor in own
+            for index, kept in zip(read.indices, own[read.tensor], strict=True)
+            if kept == axis
         )
 
-    return tuple(axis for axis in program.axes if is_shared(axis))
+    return tuple(axis for axis in program.axes if is_shared(axis)) if own else ()

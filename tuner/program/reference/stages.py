@@ -13,7 +13,7 @@ from tuner.program.language.expr import Binary, Expr, Read, axes_of, children, r
 from tuner.program.language.notation import Stage
 from tuner.program.language.workload import Workload
 from tuner.program.reference.arithmetic import VALUES, Arithmetic, Array, Bounded, Error, Sums
-from tuner.program.reference.blocks import Box, block_of, lengths, sampled, shared_axes, tiles
+from tuner.program.reference.blocks import Box, block_of, lengths, sampled, sliced, tiles
 from tuner.program.reference.expressions import Expressions, extremes
 from tuner.program.reference.products import sum_of_products
 from tuner.program.reference.runs import runs_of, same_along
@@ -35,6 +35,7 @@ class Interpreter:
         self._arithmetic = Arithmetic(bounds)
         self._expressions = Expressions(workload, dims, self._arithmetic)
         self._sizes, self._dtypes = self._expressions.sizes, self._expressions.dtypes
+        self._ahead, self._shared = sliced(workload.program, self._sizes)
         for tensor, array in zip(workload.inputs, inputs, strict=True):
             shape = tensor.shape(dims)
             if tuple(array.shape) != shape:
@@ -45,19 +46,20 @@ class Interpreter:
     def run(self, share: float = 1.0) -> tuple[Bounded, ...]:
         """The outputs in call order. Intermediates that are large are computed in slices of shared axes. Below 1
         ``share`` is the part of these slices that is computed at all (``sampled``); in others errors are inf."""
-        shared = shared_axes(self._program)
-        sizes = {axis: self._sizes[axis] for axis in shared}
+        sizes = {axis: self._sizes[axis] for axis in self._shared}
         block = block_of(sizes, self._intermediates)
-        is_whole = share >= 1.0 or not shared
+        is_whole = share >= 1.0 or not sizes
         with np.errstate(all="ignore"):
             if is_whole and block == sizes:
-                self._stages({})
+                self._stages(self._program.stages, {})
                 return tuple(self._expressions.held(name) for name in self._program.outputs)
             whole = {axis: (0, size) for axis, size in self._sizes.items()}
             outputs = {name: self._empty(name, whole, 0.0 if is_whole else math.inf) for name in self._program.outputs}
+            self._stages(self._ahead, {})
+            rest = [stage for stage in self._program.stages if stage not in self._ahead]
             for part in [whole] if is_whole else sampled(sizes, share):
-                for box in tiles(part, block, shared):
-                    self._stages(box)
+                for box in tiles(part, block, self._shared):
+                    self._stages(rest, box)
                     for name, output in outputs.items():
                         _put(output, self._expressions.held(name), self._program.stage[name].axes, whole | box, whole)
             return tuple(outputs.values())
@@ -66,17 +68,20 @@ class Interpreter:
         """Elements of all stages' tensors in slices of ``block``; 0 if there is but one stage."""
         if len(self._program.stages) == 1:
             return 0
-        shapes = ([block.get(axis, self._sizes[axis]) for axis in stage.axes] for stage in self._program.stages)
+        rest = (stage for stage in self._program.stages if stage not in self._ahead)
+        shapes = ([block.get(axis, self._sizes[axis]) for axis in stage.axes] for stage in rest)
         return (1 + self._bounds) * sum(map(math.prod, shapes))
 
-    def _stages(self, part: Box) -> None:
-        """All stages over ``part`` of some axes and the whole of the others. Intermediates live until last read."""
+    def _stages(self, stages: Sequence[Stage], part: Box) -> None:
+        """These stages over ``part`` of some axes and the whole of the others. Their intermediates live until they are
+        last read."""
         last = {read.tensor: stage.tensor for stage in self._program.stages for read in reads(stage.body)}
-        for stage in self._program.stages:
+        own = {stage.tensor for stage in stages}
+        for stage in stages:
             whole = {axis: part.get(axis, (0, self._sizes[axis])) for axis in stage.axes}
             self._expressions.hold(stage.tensor, self._stage(stage, whole), [whole[axis][0] for axis in stage.axes])
             for name in self._program.intermediates:
-                if last[name] == stage.tensor:
+                if last[name] == stage.tensor and name in own:
                     self._expressions.forget(name)
 
     def _stage(self, stage: Stage, whole: Box) -> Bounded:

@@ -118,3 +118,28 @@ def test_masks_hide_lines_where_a_program_asks_for_that(score: str) -> None:
     assert not any(np.isneginf(arrays[name]).any() for name in "xy")
     plain = workload_from_json({"program": text.replace("== -inf", "== 0"), **fields})
     assert not any(np.isneginf(each).any() for each in random_inputs(plain, {}) if each.dtype != bool)
+
+
+@pytest.mark.parametrize(
+    ("text", "dtype", "wanted"),
+    [
+        ("out[m, k] = where(k < n[m], x[m, k], 0)", "int32", Domain(-1, 8)),
+        ("out[m, k] = where(n[m] >= k, x[m, k], 0)", "int8", Domain(-1, 8)),
+        ("out[m, k] = where(k > m - n[0], x[m, k], 0)", "uint8", Domain(0, 8)),
+        ("e[m] = n[m] + 1\nout[m, k] = where(k < e[m], x[m, k], 0)", "int64", Domain(-1, 8)),
+        ("e[m] = max(k) where(n[k] <= m, n[k], 0)\nout[m] = x[m] * e[m]", "int32", Domain(0, 4, is_ascending=True)),
+    ],
+)
+def test_integers_that_axes_are_compared_with_reach_past_both_ends(text: str, dtype: str, wanted: Domain) -> None:
+    shapes = {"n": [1]} if "n[0]" in text else {}
+    assert domain(text, "n", extents={"m": 4, "k": 7}, dtype={"n": dtype}, shapes=shapes) == wanted
+
+
+@pytest.mark.parametrize("sequences", [0, 1, 2, 9])
+def test_offsets_of_a_ragged_batch_cover_its_rows(sequences: int) -> None:
+    workload = make_workload("ragged_attention", {"b": sequences, "h": 1, "i": 20, "j": 30, "d": 4, "causal": True})
+    *_, rows, keys = random_inputs(workload, {})
+    for offsets, most in ((rows, 20), (keys, 30)):
+        assert (np.diff(offsets) >= 0).all()
+        assert offsets[0] == 0
+        assert sequences == 0 or offsets[-1] == most

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 
 import shapewright as sw
 from tests.every_op import RANGES
 from tests.tuner.program_strategies import op_args
 from tuner.errors import InvalidInput
+from tuner.measure.verification.inputs import random_inputs
 from tuner.program.catalogue import EPILOGUES, OPS, op_named
 from tuner.program.job.build import make_workload, workload_from_json
 from tuner.program.language.workload import Workload
+from tuner.program.reference import compute
 
 WINDOWED = {"b": 2, "c": 4, "h": 9, "w": 8, "r": 3, "s": 2}
 CONV = {**WINDOWED, "o": 6}
@@ -80,6 +84,17 @@ TABLE: dict[str, tuple[dict[str, Any], list[tuple[str, tuple[int, ...]]]]] = {
     "attention": (
         {"b": 2, "h": 3, "i": 4, "j": 5, "d": 6},
         [("q", (2, 3, 4, 6)), ("k", (2, 3, 5, 6)), ("v", (2, 3, 5, 6)), ("out", (2, 3, 4, 6))],
+    ),
+    "ragged_attention": (
+        {"b": 2, "h": 3, "i": 4, "j": 5, "d": 6},
+        [
+            ("q", (4, 3, 6)),
+            ("k", (5, 3, 6)),
+            ("v", (5, 3, 6)),
+            ("cu_seqlens_q", (3,)),
+            ("cu_seqlens_k", (3,)),
+            ("out", (4, 3, 6)),
+        ],
     ),
     "dense_int4": (
         {"m": 5, "n": 7, "k": 9, "group": 4},
@@ -160,7 +175,12 @@ def test_an_operator_comes_back_from_its_json(op: str) -> None:
 @pytest.mark.parametrize("op", sorted(OPS))
 def test_every_arg_may_be_dynamic_that_a_call_can_tell(op: str) -> None:
     # The scale of attention follows from d, and no operand of a pool has its window's shape.
-    constant = {"attention": ("d",), "max_pool2d": ("r", "s"), "avg_pool2d": ("r", "s")}.get(op, ())
+    constant = {
+        "attention": ("d",),
+        "ragged_attention": ("d",),
+        "max_pool2d": ("r", "s"),
+        "avg_pool2d": ("r", "s"),
+    }.get(op, ())
     for name in OPS[op].args:
         if name in constant:
             with pytest.raises(InvalidInput, match="T"):
@@ -257,6 +277,54 @@ def test_causal_attention_hides_the_later_keys() -> None:
     assert "where(j <= i + (extent(j) - extent(i)), 0.5 * dots[b, h, i, j], -inf)" in str(causal.program)
 
 
+@pytest.mark.parametrize(
+    ("settings", "scores"),
+    [
+        ({"window": 7, "causal": True}, "where((j <= {own}) & (j > {own} - 7), 0.5 * dots[b, h, i, j], -inf)"),
+        ({"window": 7}, "where((j > {own} - 7) & (j < {own} + 7), 0.5 * dots[b, h, i, j], -inf)"),
+        ({"softcap": 30}, "30.0 * tanh(0.5 * dots[b, h, i, j] / 30.0)"),
+    ],
+)
+def test_windows_and_caps_are_parts_of_the_scores(settings: dict[str, Any], scores: str) -> None:
+    of = make_workload("attention", TABLE["attention"][0] | {"scale": 0.5} | settings)
+    assert scores.replace("{own}", "i + (extent(j) - extent(i))") in str(of.program)
+
+
+def test_heads_may_share_keys() -> None:
+    shared = make_workload("attention", TABLE["attention"][0] | {"h": 6, "kv_heads": 2})
+    assert operands(shared) == [("q", (2, 6, 4, 6)), ("k", (2, 2, 5, 6)), ("v", (2, 2, 5, 6)), ("out", (2, 6, 4, 6))]
+    same = make_workload("attention", TABLE["attention"][0] | {"kv_heads": 3})
+    assert same.key == make_workload("attention", TABLE["attention"][0]).key
+
+
+def ragged_by_hand(inputs: Sequence[Any], causal: bool) -> Any:
+    """Sequence by sequence; other rows are 0."""
+    q, k, v, at, of = inputs
+    out = np.zeros(q.shape)
+    for s in range(len(at) - 1):
+        rows, keys = slice(at[s], at[s + 1]), slice(of[s], of[s + 1])
+        scores = np.einsum("ihd,jhd->hij", q[rows], k[keys], dtype=np.float64) / math.sqrt(q.shape[-1])
+        if causal:
+            i, j = np.ogrid[: scores.shape[1], : scores.shape[2]]
+            scores[:, j - scores.shape[2] > i - scores.shape[1]] = -np.inf
+        with np.errstate(all="ignore"):
+            e = np.exp(scores - scores.max(axis=-1, keepdims=True, initial=-1e9))
+            mixed = np.einsum("hij,jhd->ihd", e, v[keys]) / e.sum(axis=-1).T[..., None]
+        out[rows] = np.nan_to_num(mixed, nan=0.0)
+    return out
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(
+    ("rows", "keys"), [([0, 6, 6, 11, 20], [0, 9, 12, 12, 25]), ([0, 20], [0, 25]), ([2, 5, 17], [1, 1, 25])]
+)
+def test_sequences_of_a_ragged_batch_see_their_own_keys(causal: bool, rows: list[int], keys: list[int]) -> None:
+    args = {"b": len(rows) - 1, "h": 2, "i": 20, "j": 25, "d": 4, "causal": causal}
+    workload = make_workload("ragged_attention", args)
+    inputs = [*random_inputs(workload, {})[:3], np.array(rows, np.int32), np.array(keys, np.int32)]
+    np.testing.assert_allclose(compute(workload, inputs, {})[0], ragged_by_hand(inputs, causal), atol=1e-6)
+
+
 def test_eps_is_part_of_the_program() -> None:
     assert "1e-05" in str(make_workload("rms_norm", {"m": 1, "n": 2}).program)
     assert "1e-12" in str(make_workload("layer_norm", {"m": 1, "n": 2, "eps": 1e-12}).program)
@@ -293,6 +361,10 @@ def test_bfloat16_means_in_and_out_with_wider_sums() -> None:
         ("attention", {"causal": 1}, "args.causal", "1 is not allowed", "true or false"),
         ("attention", {"scale": "x"}, "args.scale", "'x' is not allowed", "a number"),
         ("attention", {"d": "D"}, "args.scale", "d=D is dynamic", "give scale"),
+        ("attention", {"window": 0}, "args.window", "0 is not allowed", "an integer from 1"),
+        ("attention", {"softcap": 0}, "args.softcap", "0 is not allowed", "a number above 0"),
+        ("attention", {"h": 3, "kv_heads": 2}, "args.kv_heads", "2 heads of keys beside 3 of queries", "a multiple of"),
+        ("ragged_attention", {"h": "H", "kv_heads": 2}, "args.kv_heads", "beside H of queries", "constant"),
         ("dense", {"m": "T//0"}, "args.m", "divides by 0", "positive constant"),
         ("dense", {"m": [1] * 5000}, "args.m", "is not a dim", "16*T"),
     ],

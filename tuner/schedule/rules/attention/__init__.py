@@ -26,6 +26,7 @@ from tuner.schedule.rule import Extents, NoMatch, Rule
 from tuner.schedule.rules.attention.chain import Chain
 from tuner.schedule.rules.attention.emit import write
 from tuner.schedule.rules.attention.pattern import chain_of, match
+from tuner.schedule.rules.attention.ranges import position_bytes
 from tuner.schedule.rules.attention.tile import Context
 from tuner.schedule.space import Axis, MicroKernel, SearchSpace
 
@@ -54,7 +55,7 @@ class Attention(Rule):
         width, rows = WIDTHS[-1] * lanes, HEIGHTS[-1] * TILES[-1]
         keys = (j + width) * (d + lanes)
         columns = max(j, PANELS[-1] * width) + width + lanes
-        return 4 * task.threads * (keys + rows * (columns + e + width + 3))
+        return 4 * task.threads * (keys + rows * (columns + e + width + 3)) + position_bytes(task, chain)
 
     def space(self, task: SearchTask) -> SearchSpace:
         chain, registers = chain_of(task.workload), task.known_target.hardware.vector_registers
@@ -131,6 +132,8 @@ PACK_CYCLES = 0.5
 """One element of k that is turned over; a fifth of that where it is copied."""
 CROWDED, SPILLED = 0.7, 1.35
 """The share of the registers beyond which accumulators are spilled, and what arithmetic takes then."""
+UNKNOWN_SHARE = 0.5
+"""Of the columns, where data that nothing is known of says which a row sees."""
 SAMPLED_ROWS = 8
 """At which the visible columns are counted."""
 
@@ -156,7 +159,18 @@ class _Estimate:
         self.kept = self.mr * self.of["rows"] * np.minimum(width, self.j) * 4
 
     def _visible(self, extents: Extents) -> Floats:
-        """[shapes] columns that the bounds of the mask leave visible to a row, in the mean."""
+        """[shapes] columns that the mask leaves visible to a row, in the mean."""
+        return np.minimum(self._within_bounds(extents), self._within_limits(extents))
+
+    def _within_limits(self, extents: Extents) -> Floats:
+        """What data leaves visible, of which only sizes are known: as many offsets part the columns into sequences of
+        one length; else half of them is seen."""
+        reduced = [axis for stage in self.chain.positions for axis in stage.reduce_axes]
+        if reduced:
+            return np.asarray(self.j / np.maximum(np.asarray(extents[reduced[0]], np.float64) - 1.0, 1.0))
+        return self.j * UNKNOWN_SHARE if self.chain.mask.limits else self.j
+
+    def _within_bounds(self, extents: Extents) -> Floats:
         if not self.chain.mask.bounds:
             return self.j
         nothing, total = np.zeros(len(self.i)), np.zeros(len(self.i))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from tuner.program.language.dims import DimExpr
 from tuner.program.language.expr import COMPARISONS, Axis, Binary, Call, Const, Expr, Neg, Read, axes_of, reads
 from tuner.program.language.indices import index_dim
+from tuner.program.language.notation import Stage
 from tuner.program.language.workload import Workload
 from tuner.schedule.access import lies_along, stride
 from tuner.schedule.product.atoms import FLOATS
@@ -30,19 +31,32 @@ class Bound:
 
 
 @dataclass(frozen=True)
+class Limit:
+    """j is visible up to the sum of ``terms``, each with its sign, and ``constant``, or from there on; itself included.
+    They are integers of the row, some of them read from tensors; nothing is known of how they change with the row."""
+
+    is_upper: bool
+    terms: tuple[tuple[int, Expr], ...]
+    constant: int
+
+
+@dataclass(frozen=True)
 class Mask:
-    """``score``: the whole expression; ``inside``: what it is for every j that ``bounds`` leave visible."""
+    """``score``: the whole expression; ``inside``: what it is for every j that ``bounds`` and ``limits`` leave
+    visible."""
 
     score: Expr
     inside: Expr
     bounds: tuple[Bound, ...]
+    limits: tuple[Limit, ...] = ()
 
 
 @dataclass(frozen=True)
 class Chain:
     """The parts of the program, over the axes ``batch``, ``i`` (rows), ``j``, ``d`` and ``e``, which name them all.
 
-    ``axis``: by these names the program's own. ``mask``: the scores, and where they are hidden.
+    ``axis``: by these names the program's own. ``mask``: the scores, and where they are hidden; ``positions``: stages
+    of integers that its limits read, in the program's names.
     ``is_zero_of_nothing``: rows are 0 where j is empty, in place of 0 / 0; ``is_guarded``: nor in a row whose scores
     are all -inf.
     """
@@ -57,6 +71,7 @@ class Chain:
     out_axes: tuple[str, ...]
     is_zero_of_nothing: bool
     is_guarded: bool
+    positions: tuple[Stage, ...] = ()
 
     @property
     def j_is_last(self) -> bool:
@@ -77,8 +92,9 @@ class Chain:
 
 
 # -- masks ------------------------------------------------------------------------------------------------------------
-def mask_of(score: Expr) -> Mask:
-    """The conditions around a score that are bounds of j; those of other kinds stay in ``inside``."""
+def mask_of(score: Expr, is_integer: Callable[[Expr], bool] = lambda expr: False) -> Mask:
+    """The conditions around a score that bound j; those of other kinds stay in ``inside``. ``is_integer``: of an
+    expression without j, which may be a term of a limit then."""
     conditions: list[Expr] = []
     inside = score
     while isinstance(inside, Call) and inside.function == "where" and inside.args[2] in HIDDEN:
@@ -87,10 +103,11 @@ def mask_of(score: Expr) -> Mask:
         are_comparisons = all(isinstance(each, Binary) and each.operator in COMPARISONS for each in operands)
         conditions += operands if are_comparisons else [condition]
     bounds = [_bound(condition) for condition in conditions]
-    for condition, bound in zip(reversed(conditions), reversed(bounds), strict=True):
-        if bound is None:
+    limits = [None if bound else _limit(each, is_integer) for each, bound in zip(conditions, bounds, strict=True)]
+    for condition, bound, limit in reversed(list(zip(conditions, bounds, limits, strict=True))):
+        if bound is None and limit is None:
             inside = Call("where", (condition, inside, Const(-math.inf)))
-    return Mask(score, inside, tuple(bound for bound in bounds if bound is not None))
+    return Mask(score, inside, tuple(filter(None, bounds)), tuple(filter(None, limits)))
 
 
 def _operands(condition: Expr) -> list[Expr]:
@@ -115,6 +132,37 @@ def _bound(condition: Expr) -> Bound | None:
     limit = slack + DimExpr.var("j") if step == -1 else DimExpr.var("j") - slack
     rise = _step(limit, "i")
     return Bound(step == -1, limit) if rise is not None and rise >= 0 else None
+
+
+def _limit(condition: Expr, is_integer: Callable[[Expr], bool]) -> Limit | None:
+    """A comparison as a limit that data sets each row."""
+    if not isinstance(condition, Binary) or condition.operator not in ("<", "<=", ">", ">="):
+        return None
+    less, more = condition.left, condition.right
+    if condition.operator in (">", ">="):
+        less, more = more, less
+    terms = [*_terms(more, 1), *_terms(less, -1)]
+    steps = [sign for sign, term in terms if term == Axis("j")]
+    rest = [(sign, term) for sign, term in terms if term != Axis("j")]
+    is_taken = len(steps) == 1 and all("j" not in axes_of(term) and is_integer(term) for _, term in rest)
+    if not is_taken or not any("i" in axes_of(term) for _, term in rest) or not any(reads(term) for _, term in rest):
+        return None
+    # more - less is 0 or above, or 1 where they must not be equal.
+    least = 1 if condition.operator in ("<", ">") else 0
+    is_upper = steps[0] == -1
+    side = 1 if is_upper else -1
+    return Limit(is_upper, tuple((side * sign, term) for sign, term in rest), -side * least)
+
+
+def _terms(expr: Expr, sign: int) -> list[tuple[int, Expr]]:
+    """A sum as its terms with their signs; what has no j stays whole, in the dtype that it is computed in."""
+    if "j" in axes_of(expr):
+        match expr:
+            case Neg(operand=operand):
+                return _terms(operand, -sign)
+            case Binary(operator="+" | "-" as operator, left=left, right=right):
+                return [*_terms(left, sign), *_terms(right, sign if operator == "+" else -sign)]
+    return [(sign, expr)]
 
 
 def _step(dim: DimExpr, axis: str) -> int | None:
@@ -148,7 +196,8 @@ def _need_dtypes(workload: Workload, chain: Chain) -> None:
     dtypes = {name: tensor.dtype for name, tensor in workload.tensors.items()}
     for name in (chain.q.tensor, chain.k.tensor, chain.v.tensor, *workload.program.outputs):
         need(dtypes[name] in FLOATS, f"{name} is {dtypes[name]}, none of {', '.join(sorted(FLOATS))}")
-    for stage in (stage for stage in workload.program.stages if stage.reducer):
+    apart = {stage.tensor for stage in chain.positions}
+    for stage in (stage for stage in workload.program.stages if stage.reducer and stage.tensor not in apart):
         is_right = dtypes[stage.tensor] == DTYPE or stage.tensor in workload.program.outputs
         need(is_right, f"{stage.tensor} is {dtypes[stage.tensor]}, not {DTYPE}")
         need(workload.element_types.type_of(stage.body) == DTYPE, f"{stage.tensor} is not computed in {DTYPE}")

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 
 from tuner.schedule.loops.shares import Share
 from tuner.schedule.product.product import ceil_div
+from tuner.schedule.rules.attention.ranges import fill_ranges, range_of_rows, with_positions
 from tuner.schedule.rules.attention.tile import (
     Context,
     Tile,
@@ -47,7 +48,13 @@ LOWEST = -3.4028234663852886e38
 
 
 def write(context: Context) -> None:
-    """The body of a kernel: each thread has a contiguous share of the blocks of rows of the whole batch."""
+    """The body of a kernel."""
+    with with_positions(context) as own:
+        _shares(own)
+
+
+def _shares(context: Context) -> None:
+    """Each thread has a contiguous share of the blocks of rows of the whole batch."""
     threads, batch = context.task.threads, context.chain.batch
     total = blocks = ceil_div(context.extent["i"], context.height)
     if threads == 1:
@@ -79,11 +86,16 @@ def _rows(context: Context, first: TirExpr, end: TirExpr) -> None:
     if context.kernel["pack"]:
         with I.If(first < end), I.Then():
             last = tirx.min(end * height, size) - i64(1)
-            _pack_keys(context, context.visible(first * height, last))
+            share = range_of_rows if context.has_limits else Context.visible
+            _pack_keys(context, share(context, first * height, last))
     with I.serial(first, end) as block:
         row = I.Bind(block * height)
         rows = I.Bind(tirx.min(height, size - row))
-        columns = context.visible(row, row + rows - i64(1))
+        if context.has_limits:
+            fill_ranges(context, row, rows)
+            columns = context.range_at(context.range_places()[1])
+        else:
+            columns = context.visible(row, row + rows - i64(1))
         (_online if context.kernel["cols"] else _columns)(context, row, rows, columns)
 
 
@@ -144,7 +156,7 @@ def _scores(context: Context, row: TirExpr, rows: TirExpr, columns: Share) -> No
         column = panel * i64(context.nr)
         for tile in _tiles(context, row, rows):
             with ExitStack() as stack:
-                if context.bounds:
+                if context.is_bounded:
                     start, stop = context.seen(tile)
                     stack.enter_context(I.If(tirx.And(start <= column, column < stop)))
                     stack.enter_context(I.Then())
@@ -175,7 +187,7 @@ def _tiles(context: Context, row: TirExpr, rows: TirExpr) -> Iterator[Tile]:
 @contextmanager
 def _needed(context: Context, tile: Tile, columns: Share) -> Iterator[Share]:
     """The columns of a block that any row of a tile sees. What is written inside runs where there are any."""
-    if not context.bounds:
+    if not context.is_bounded:
         yield columns
         return
     with ExitStack() as stack:
@@ -239,34 +251,54 @@ class _Row:
         A maximum that loses a NaN does no harm: the exponential of NaN is NaN, and so is every sum with it.
         """
         context, lanes, mask = self.context, self.context.lanes, self.context.chain.mask
+        own, outside = self._own(), mask.inside if context.has_limits else mask.score
         top, hidden = I.alloc_buffer((lanes,), DTYPE), constant(-math.inf, DTYPE, lanes)
         I.buffer_store(top, hidden, [context.every])
-        for first, end, is_inside in self._parts():
+        for first, end, is_inside in self._parts(own):
             with I.serial(first, end) as number:
                 column = I.Bind(number * i64(lanes))
                 place = self._place(column)
                 product = bound(context.room["scores"][place])
-                score, limit = (mask.inside, None) if is_inside else (mask.score, context.extent["j"])
+                score, limit = (mask.inside, None) if is_inside else (outside, context.extent["j"])
                 value = bound(context.at(j=column).value(score, product, "j", limit))
                 if not is_inside:
-                    is_column = tirx.Ramp(column, i64(1), lanes) < tirx.Broadcast(self.end, lanes)
-                    value = bound(tirx.Select(is_column, value, hidden))
+                    value = bound(tirx.Select(self._is_column(column, own), value, hidden))
                 I.buffer_store(context.room["scores"], value, list(place))
                 I.buffer_store(top, tirx.max(top[context.every], value), [context.every])
         return bound(context.vectors.across(top[context.every], tirx.max))
 
-    def _parts(self) -> list[tuple[TirExpr, TirExpr, bool]]:
+    def _own(self) -> Share | None:
+        """Where data says what the row sees: that, of the columns that are needed."""
+        if not self.context.has_limits:
+            return None
+        first, end = (self.context.room[name][self.local] for name in ("firsts", "ends"))
+        first, end = (I.Bind(tirx.max(tirx.min(I.Bind(each), self.end), self.first)) for each in (first, end))
+        return first, end
+
+    def _is_column(self, column: TirExpr, own: Share | None) -> TirExpr:
+        """Which columns of a vector there are; of those that data hides there are none."""
+        lanes, every = self.context.lanes, tirx.Ramp(column, i64(1), self.context.lanes)
+        if own is None:
+            return every < tirx.Broadcast(self.end, lanes)
+        return tirx.And(tirx.Broadcast(own[0], lanes) <= every, every < tirx.Broadcast(own[1], lanes))
+
+    def _parts(self, own: Share | None) -> list[tuple[TirExpr, TirExpr, bool]]:
         """Vectors, and whether all of their columns are visible."""
         context, lanes, row, end = self.context, self.context.lanes, self.context.index["i"], self.end
         whole, last = tirx.floordiv(self.first, i64(lanes)), I.Bind(ceil_div(self.end, lanes))
-        if context.bounds:
+        if own is not None:
+            end = own[1]
+        elif context.bounds:
             end = tirx.max(tirx.min(context.bound(row, is_upper=True), end), self.first)
         elif is_multiple(context.extent["j"], lanes):
             return [(whole, last, True)]
         if not context.has_lower_bound:
             inside = I.Bind(tirx.floordiv(end, i64(lanes)))
             return [(whole, inside, True), (inside, last, False)]
-        first = tirx.max(tirx.min(context.bound(row, is_upper=False), self.end), self.first)
+        if own is not None:
+            first = own[0]
+        else:
+            first = tirx.max(tirx.min(context.bound(row, is_upper=False), self.end), self.first)
         visible = I.Bind(ceil_div(first, lanes))
         inside = I.Bind(tirx.max(tirx.floordiv(end, i64(lanes)), visible))
         return [(whole, visible, False), (visible, inside, True), (inside, last, False)]

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from tuner.program.language.dtypes import INTEGERS
 from tuner.program.language.expr import Axis, Binary, Call, Const, Expr, Extent, Read, axes_of, reads, rebuild
 from tuner.program.language.inline import MAX_NODES, node_count, substituted
 from tuner.program.language.notation import Stage
@@ -48,6 +49,8 @@ class _Matching:
         padded = [stage.tensor for stage in workload.program.stages if stage.tensor in dict(workload.padding)]
         need(not padded, f"{', '.join(padded)} is a padded stage")
         stages = _without_elementwise(workload)
+        self.positions = tuple(stage for stage in stages if self._is_position(stage))
+        stages = [stage for stage in stages if stage not in self.positions]
         self.inner, self.last = {stage.tensor for stage in stages}, stages[-1]
         reducing = [stage for stage in stages if stage.reducer]
         need(
@@ -62,6 +65,16 @@ class _Matching:
         is_one_longer = len(self.total.axes) <= len(self.top.axes) < len(self.mixed.axes)
         need(is_one_longer, "not one of the sums of exponentials has an axis more than the maximum")
         self.j, self.peak = self.top.reduce_axes[0], _at_axes(self.top)
+
+    def _is_position(self, stage: Stage) -> bool:
+        """Whether a stage reduces to integers that are no output: the softmax has none of them."""
+        dtype = self.workload.tensors[stage.tensor].dtype
+        return stage.reducer is not None and dtype in INTEGERS and stage.tensor not in self.workload.program.outputs
+
+    def _is_integer(self, expr: Expr) -> bool:
+        """Whether an expression is of integers, and reads nothing of the chain."""
+        is_apart = not {read.tensor for read in reads(expr)} & {*self.inner, COMPUTED.tensor}
+        return is_apart and self.workload.element_types.type_of(expr) in INTEGERS
 
     def chain(self) -> Chain:
         dots = self._dots()
@@ -85,10 +98,15 @@ class _Matching:
             axis={name: own.get(axis, axis) for axis, name in names.items()},
             batch=tuple(name for name in names.values() if name not in ("i", "j", "d", "e")),
             q=_read_by(names, q), k=_read_by(names, k), v=_read_by(names, v),
-            mask=mask_of(_renamed(_put(self.top.body, dots, COMPUTED), names)),
+            mask=mask_of(_renamed(_put(self.top.body, dots, COMPUTED), names), self._is_integer),
             out=_renamed(out, names), out_axes=tuple(names[axis] for axis in out_axes),
-            is_zero_of_nothing=is_zero_of_nothing, is_guarded=is_guarded,
+            is_zero_of_nothing=is_zero_of_nothing, is_guarded=is_guarded, positions=self.positions,
         )  # fmt: skip
+        apart = (read.tensor not in self.inner for stage in self.positions for read in reads(stage.body))
+        need(all(apart), "integers are made of what the softmax is made of")
+        types, dtypes = self.workload.element_types, self.workload.tensors
+        are_own = all(types.reduced_type(stage) == dtypes[stage.tensor].dtype for stage in self.positions)
+        need(are_own, "integers are reduced in another dtype than they are stored in")
         need_storage(self.workload, chain)
         return chain
 

@@ -62,8 +62,9 @@ class Context:
         self.vectors, self.every = Vectors(self.lanes), Vectors(self.lanes).ramp(0)
         self.height, self.nr = kernel["rows"] * kernel["mr"], kernel["nv"] * self.lanes
         self.extent = {name: function.extents[axis] for name, axis in self.chain.axis.items()}
-        self.bounds = self.chain.mask.bounds
-        self.has_lower_bound = any(not each.is_upper for each in self.bounds)
+        self.bounds, limits = self.chain.mask.bounds, self.chain.mask.limits
+        self.is_bounded, self.has_limits = bool(self.bounds or limits), bool(limits)
+        self.has_lower_bound = self.has_limits or any(not each.is_upper for each in self.bounds)
         self.index, self.room = dict[str, TirExpr](), dict[str, TirExpr]()
 
     def at(self, **index: TirExpr) -> Context:
@@ -72,11 +73,18 @@ class Context:
         other.index = {**self.index, **index}
         return other
 
+    def on(self, function: KernelFunction) -> Context:
+        """With other buffers."""
+        other = copy(self)
+        other.function = function
+        return other
+
     @contextmanager
     def allocated(self) -> Iterator[Context]:
         """With memory: ``keys`` [panels, d, nr], k packed; ``scores`` [rows of a block, its columns]; the ``top`` and
         the ``total`` of exponentials of each row. Where columns are gone through in several blocks also ``mixed``
-        [rows, e], the sums so far, and the ``factor`` that scales them."""
+        [rows, e], the sums so far, and the ``factor`` that scales them. Where data limits what rows see, ``firsts`` and
+        ``ends`` of the columns of each row and more (``range_places``)."""
         rows, lanes, cols, ev = i64(self.height), self.lanes, self.kernel["cols"], self.kernel["ev"] * self.lanes
         panels = ceil_div(self.extent["j"], self.nr)
         # Rows of scores start a vector and more apart from a power of two: those of a tile are read side by side.
@@ -90,6 +98,9 @@ class Context:
         with ExitStack() as stack:
             other = copy(self)
             other.room = {name: stack.enter_context(workspace(shape)) for name, shape in shapes.items()}
+            if self.has_limits:
+                size = (self.range_places()[2] + i64(1),)
+                other.room |= {name: stack.enter_context(workspace(size, "int64")) for name in ("firsts", "ends")}
             yield other
 
     def load(self, read: Read, lanes: int, limit: TirExpr | None, **index: TirExpr) -> TirExpr:
@@ -123,15 +134,28 @@ class Context:
     def visible(self, row: TirExpr, last: TirExpr) -> Share:
         """Columns that any of the rows ``row`` to ``last`` sees, from the start of a panel on."""
         first, j, nr = i64(0), self.extent["j"], i64(self.nr)
-        if not self.bounds:
+        if not self.is_bounded:
             return first, j
         if self.has_lower_bound:
             lower = tirx.max(tirx.min(self.bound(row, is_upper=False), j), i64(0))
             first = I.Bind(tirx.floordiv(lower, nr) * nr)
         return first, I.Bind(tirx.max(self.bound(last, is_upper=True), first))
 
+    def range_places(self) -> tuple[TirExpr, TirExpr, TirExpr]:
+        """Where the ranges of a block's tiles stand, that of all its rows, and that of all rows of a thread."""
+        block = self.height + self.kernel["rows"]
+        return i64(self.height), i64(block), i64(block + 1)
+
+    def range_at(self, place: TirExpr) -> Share:
+        """One of the ranges that are kept, from the start of a panel on."""
+        first, end = I.Bind(self.room["firsts"][place]), I.Bind(self.room["ends"][place])
+        first = I.Bind(tirx.floordiv(first, i64(self.nr)) * i64(self.nr))
+        return first, I.Bind(tirx.max(end, first))
+
     def seen(self, tile: Tile) -> Share:
         """Columns that any row of a tile sees."""
+        if self.has_limits:
+            return self.range_at(self.range_places()[0] + tirx.floordiv(tile.local, i64(self.kernel["mr"])))
         return self.visible(tile.row, tile.row + tile.count - i64(1))
 
 

@@ -40,6 +40,11 @@ def chain(score: str = "a[b, i, j]", behind: str = SOFTMAX, **fields: Any) -> di
     return {"program": f"{PRODUCTS}\ns[b, i, j] = {score}{behind}", "extents": extents, **fields}
 
 
+def ragged(**args: Any) -> dict[str, Any]:
+    """A batch of B sequences, of T rows and S keys in all."""
+    return {"op": "ragged_attention", "args": {"b": "B", "h": 2, "i": "T", "j": "S", "d": 8} | args}
+
+
 def attention(**args: Any) -> dict[str, Any]:
     return {"op": "attention", "args": {"b": 2, "h": 1, "i": "T", "j": "S", "d": 8} | args}
 

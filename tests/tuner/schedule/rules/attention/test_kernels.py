@@ -20,6 +20,7 @@ from tests.tuner.schedule.rules.attention.programs import (
     attention,
     chain,
     kernel_of,
+    ragged,
     task_of,
 )
 from tuner.library.codegen import compile_candidate
@@ -61,6 +62,12 @@ PROGRAMS: Mapping[str, Mapping[str, Any]] = {
         dtype={"mask": "bool"},
     ),
     "masked-first": chain("where(mask[b, i, j], a[b, i, j], -inf)", GUARDED_FIRST, dtype={"mask": "bool"}),
+    "ragged": ragged(d=19, kv_heads=1),
+    "ragged-window": ragged(causal=True, window=9, softcap=2.0),
+    "window-of-data": chain("where((j <= i) & (j > i - w[0]), a[b, i, j], -inf)", GUARDED, dtype={"w": "int32"}),
+    "ranges": chain(
+        "where((j >= lo[b, i]) & (j < hi[i]) & (j != 3), a[b, i, j], -inf)", dtype={"lo": "int64", "hi": "int8"}
+    ),
     "sizes": chain("a[b, i, j] * 0.25 + bias[j]", extents={"b": 1, "d": "D", "e": "E"}),
 }  # fmt: skip
 
@@ -84,6 +91,16 @@ CASES = (
     ("masked-causal", "whole", "native", 1),
     ("masked-first", "safe", "native", 2),
     ("masked-first", "in-place-whole", "sse", 1),
+    ("ragged", "online", "native", 1),
+    ("ragged", "safe", "native", 2),
+    ("ragged", "whole-padded", "avx2", 1),
+    ("ragged", "in-place-whole", "native", 1),
+    ("ragged-window", "online-padded", "native", 2),
+    ("ragged-window", "whole", "native", 1),
+    ("window-of-data", "in-place", "avx2", 1),
+    ("window-of-data", "online", "native", 1),
+    ("ranges", "online", "avx2", 2),
+    ("ranges", "whole", "native", 1),
     ("sizes", "online", "native", 2),
     ("sizes", "in-place-whole", "avx2", 1),
 )
@@ -123,6 +140,60 @@ def test_every_shape_is_right(case: tuple[str, str, str, int], data: st.DataObje
     sizes = st.one_of(st.integers(0, 3), st.integers(0, 80))
     dims = {symbol: data.draw(sizes) for symbol in task.workload.symbols}
     assert problems(task, chosen, call, [dims]) == []
+
+
+# -- ragged batches ---------------------------------------------------------------------------------------------------
+RAGGED = (("ragged", "online", "native", 1), ("ragged-window", "whole", "native", 1))
+
+
+@pytest.mark.parametrize("case", RAGGED, ids=lambda case: "-".join(map(str, case)))
+@settings(max_examples=25)
+@given(rows=st.integers(0, 60), keys=st.integers(0, 60), data=st.data())
+def test_offsets_of_any_values_are_right_and_read_nothing_outside(
+    case: tuple[str, str, str, int], rows: int, keys: int, data: st.DataObject
+) -> None:
+    """Those that fall, repeat, are negative or past the end too."""
+    of = built(*case)
+    count = data.draw(st.integers(1, 6))
+    offsets = st.lists(st.integers(-3, 70) | st.sampled_from([-(2**31), 2**31 - 1]), min_size=count, max_size=count)
+    drawn = [np.array(data.draw(offsets), np.int32) for _ in range(2)]
+    workload = of[0].workload
+    dims = workload.dims({"T": rows, "S": keys, "B": count - 1})
+
+    def change(inputs: list[Any]) -> None:
+        inputs[3][...], inputs[4][...] = drawn
+
+    assert _with_inputs(of, dims, change) is None
+
+
+@pytest.mark.parametrize("case", [RAGGED[0], ("ragged", "whole-padded", "avx2", 1)])
+def test_a_sequence_takes_no_part_in_another(case: tuple[str, str, str, int]) -> None:
+    """Whatever stands there, but for rows that share a tile with it."""
+    task, kernel, call = built(*case)
+    dims = task.workload.dims({"T": 96, "S": 96, "B": 3})
+    q, k, v, rows, keys = (array.copy() for array in random_inputs(task.workload, dims))
+    rows[...] = keys[...] = [0, 32, 64, 96]
+    clean, spoilt = (np.zeros((96, 2, 19), np.float32) for _ in range(2))
+    call([q, k, v, rows, keys, clean])
+    k[32:64], v[32:64] = np.nan, np.nan
+    call([q, k, v, rows, keys, spoilt])
+    near = dict(kernel.values)["mr"]
+    for part in (slice(0, 32 - near), slice(64 + near, 96)):
+        np.testing.assert_array_equal(spoilt[part], clean[part])
+    assert np.isnan(spoilt[32:64]).all()
+
+
+def test_rows_of_no_sequence_are_zero() -> None:
+    task, _, call = built(*RAGGED[0])
+    dims = task.workload.dims({"T": 50, "S": 40, "B": 2})
+    q, k, v, rows, keys = (array.copy() for array in random_inputs(task.workload, dims))
+    rows[...], keys[...] = [5, 20, 30], [0, 0, 40]
+    q[30:], q[:5] = np.nan, np.nan
+    out = np.full((50, 2, 19), 9, np.float32)
+    call([q, k, v, rows, keys, out])
+    assert (out[:20] == 0).all()
+    assert (out[30:] == 0).all()
+    assert (out[20:30] != 0).all()
 
 
 ONLINE, WHOLE = ("d40-causal", "online", "native", 1), ("d40-causal", "whole", "avx2", 1)

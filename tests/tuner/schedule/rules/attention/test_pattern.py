@@ -17,6 +17,7 @@ from tests.tuner.schedule.rules.attention.programs import (
     SOME,
     attention,
     chain,
+    ragged,
     task_of,
 )
 from tuner.errors import IllegalKernel
@@ -168,6 +169,55 @@ def test_bounds_of_a_mask(score: str, bounds: list[str], inside: str) -> None:
     assert mask_of(found.score) == found
 
 
+@pytest.mark.parametrize(
+    ("condition", "limits"),
+    [
+        ("j < n[b, i]", ["j <= 1*n[b0, i] + -1"]),
+        ("n[b, i] <= j", ["j >= 1*n[b0, i] + 0"]),
+        ("(j >= n[b, i]) & (j <= m[i] + i)", ["j >= 1*n[b0, i] + 0", "j <= 1*(m[i] + i) + 0"]),
+        ("j > i - n[b, 0]", ["j >= 1*(i - n[b0, 0]) + 1"]),
+        ("i - j < n[b, 0]", ["j >= -1*n[b0, 0] + 1*i + 1"]),
+        ("2 * j < n[b, i]", []),
+        ("n[b, i] == j", []),
+        ("j < n[b, j]", []),
+    ],
+)
+def test_limits_that_data_sets(condition: str, limits: list[str]) -> None:
+    dtypes = {"n": "int32", "m": "int64"}
+    used = {name: dtype for name, dtype in dtypes.items() if f"{name}[" in condition}
+    extents = {"j": "T"} if "n[b, j]" in condition else {}
+    shapes = {"n": ["b", 1]} if "n[b, 0]" in condition else {}
+    found = matched(chain(f"where({condition}, a[b, i, j], -inf)", dtype=used, extents=extents, shapes=shapes)).mask
+    texts = []
+    for limit in found.limits:
+        terms = [f"{sign}*{text_of(term, 9)}" for sign, term in limit.terms]
+        texts.append(f"j {'<=' if limit.is_upper else '>='} {' + '.join([*terms, str(limit.constant)])}")
+    assert texts == limits
+    assert (text_of(found.inside) == "attention.computed[]") == bool(limits)
+
+
+@pytest.mark.parametrize(
+    ("args", "positions", "limits", "bounds"),
+    [
+        ({}, ["start", "stop"], 2, 0),
+        ({"causal": True}, ["start", "stop", "last"], 3, 0),
+        ({"causal": True, "window": 5, "softcap": 20.0, "kv_heads": 1}, ["start", "stop", "last"], 4, 0),
+    ],
+)
+def test_a_ragged_batch_is_one(args: dict[str, Any], positions: list[str], limits: int, bounds: int) -> None:
+    found = matched(ragged(**args))
+    assert [stage.tensor for stage in found.positions] == positions
+    assert (len(found.mask.limits), len(found.mask.bounds)) == (limits, bounds)
+    assert found.is_guarded
+    assert found.v.tensor == "v"
+
+
+def test_integers_that_are_made_of_scores_are_refused() -> None:
+    text = chain()["program"] + "\ncount[b, i] = sum(j) s[b, i, j] > 0\nall[b, i, e] = out[b, i, e] * count[b, i]"
+    answer = match(workload_from_json({**chain(), "program": text}))
+    assert isinstance(answer, NoMatch)
+
+
 # -- the space and its theory -----------------------------------------------------------------------------------------
 def test_what_the_registers_do_not_hold_is_illegal() -> None:
     task = task_of(attention(d=64), NARROW)
@@ -191,6 +241,13 @@ def test_theory_knows_what_a_mask_hides() -> None:
         extents = extents_of(task.workload, [{"T": 512}])
         times.append(float(RULE.estimate_s(task, [RULE.default_kernel(task)], extents)[0, 0]))
     assert 0.45 < times[1] / times[0] < 0.75
+
+
+def test_theory_knows_how_many_sequences_share_the_rows() -> None:
+    task = task_of(ragged(d=64, j="T"), longest=4096)
+    extents = extents_of(task.workload, [{"T": 4096, "B": count} for count in (1, 32)])
+    times = RULE.estimate_s(task, [RULE.default_kernel(task)], extents)[0]
+    assert 0.02 < times[1] / times[0] < 0.2
 
 
 def test_theory_packs_for_many_rows_and_not_for_one() -> None:
