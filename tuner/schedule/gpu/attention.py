@@ -17,7 +17,7 @@ from tuner.schedule.gpu.functions import TYPES
 from tuner.schedule.gpu.module import Launch, host_size
 from tuner.schedule.gpu.scope import Scope
 from tuner.schedule.gpu.writer import Value, Writer, affine, cast, spread
-from tuner.schedule.rules.attention.chain import COMPUTED, Bound, Chain
+from tuner.schedule.rules.attention.chain import COMPUTED, Bound, Chain, mask_of
 
 SHORT = ("float16", "bfloat16")
 MAX_KEPT = 256
@@ -155,7 +155,8 @@ class AttentionEmitter:
         scope = self._place({"i": ("rows", 0), "j": ("columns", 1)})
         scope.known[COMPUTED] = Value("dots", "float32", frozenset({0, 1}))
         if not is_masked:
-            inside = scope.value(self.chain.mask.inside, "float32")
+            # Limits that data sets hide within a run, too.
+            inside = scope.value(mask_of(self.chain.mask.score).inside, "float32")
             return self.writer.bind(replace(inside, text=f"({inside.text})"), "score").text
         score = scope.value(self.chain.mask.score, "float32")
         hidden = f'tl.where({scope.masks[1]}, {score.text}, float("-inf"))'

@@ -123,7 +123,8 @@ def _emitted(found: Found, choices: Choices, name: str) -> tuple[list[Launch], l
 def _found(workload: Workload) -> Found | None:
     """What all stages of a workload are together; None where no emitter takes them in one kernel."""
     chain = pattern.match(workload)
-    if not isinstance(chain, NoMatch):
+    # Stages of positions are kernels of their own.
+    if not isinstance(chain, NoMatch) and not chain.positions:
         return Found(workload, chain=chain)
     products = contractions(workload)
     if products:
