@@ -118,11 +118,11 @@ def _compared(library: LibraryRow) -> str:
     facts = library.comparison
     if facts is None:
         return "not compared with another"
-    ratio, noise, against = facts["ratio"], facts["noise"], str(facts["against"])[:12]
-    if ratio is None or noise is None:
+    ratio, noise, against = facts.get("ratio"), facts.get("noise"), str(facts.get("against"))[:12]
+    if not isinstance(ratio, int | float) or not isinstance(noise, int | float):
         return f"not comparable with {against}"
     speed = f"{within(against, ratio, noise)}, timed in turns"
-    return speed if facts["verified"] else f"{speed}, not verified"
+    return speed if facts.get("verified") else f"{speed}, not verified"
 
 
 def _decisions(libraries: Sequence[LibraryRow], promotions: Sequence[Promotion]) -> list[Decision]:

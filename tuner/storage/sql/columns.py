@@ -192,7 +192,10 @@ def from_json(text: str | bytes) -> Any:
         return orjson.loads(text)
     except orjson.JSONDecodeError:
         # What is not JSON is refused here, too.
-        written = json.dumps(json.loads(text), ensure_ascii=False)
+        try:
+            written = json.dumps(json.loads(text), ensure_ascii=False)
+        except RecursionError:
+            raise ValueError("it has too many levels") from None
         return orjson.loads(_LONE_SURROGATE.sub("\ufffd", written))
 
 
