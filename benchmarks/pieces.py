@@ -59,10 +59,12 @@ def main() -> int:
 
 def alone(task: SearchTask, part: Part) -> SearchTask:
     """The task of a part as a program of its own."""
-    used = {*part.program.axes, *part.program.sizes}
+    variables = part.whole.symbol_exprs
     data = {
         "program": str(part.program), "outputs": list(part.program.outputs), "constant": list(part.constants),
-        "extents": {name: str(dim) for name, dim in part.extents if name in used}, "dtype": dict(part.dtypes),
+        "extents": {name: str(dim) for name, dim in part.extents}, "dtype": dict(part.dtypes),
+        "padded": dict(part.padding),
+        "shapes": {each.name: [str(dim.substituted(variables)) for dim in each.dims] for each in part.inputs},
     }  # fmt: skip
     return SearchTask(
         workload_from_json(data), shape_vars=task.shape_vars, instances=task.instances, target=task.target,

@@ -397,6 +397,12 @@ CUT_SAMPLES: Mapping[str, Mapping[str, Any]] = {
         "out[b, q, y, x] = sum(o) h[b, o, y, x] * v[q, o]",
         extents={"b": "T", "o": 18, "y": 5, "x": 7, "c": 16, "r": 3, "s": 3, "q": 9}, constant=["w", "v"],
     ),
+    "padded-convolutions": _program(
+        "h[b, o, y, x] = sum(c, r, s) i[b, c, y + r - 1, x + s - 1] * w[o, c, r, s]\n"
+        "out[b, q, y, x] = sum(o, u, t) h[b, o, y + u - 1, x + t - 1] * v[q, o, u, t]",
+        extents={"b": "T", "o": 17, "y": 5, "x": 6, "c": 3, "r": 3, "s": 3, "q": 7, "u": 3, "t": 3},
+        padded={"i": 0, "h": 0}, shapes={"i": ["T", 3, 5, 6]}, constant=["w", "v"],
+    ),
     "products": _program(
         "a[m, f] = sum(k) x[m, k] * w1[f, k]\n"
         "b[m, g] = sum(f) a[m, f] * w2[g, f]\n"

@@ -43,7 +43,7 @@ class Serial(Rule):
         return replace(self.rule.space(task.for_threads(1)), rule=self.name)
 
     def default_kernel(self, task: SearchTask) -> MicroKernel:
-        return self._named(self.rule.default_kernel(task.for_threads(1)))
+        return self.named(self.rule.default_kernel(task.for_threads(1)))
 
     def estimate_s(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float64]:
         return self.rule.estimate_s(task.for_threads(1), self._own(kernels), extents)
@@ -57,7 +57,8 @@ class Serial(Rule):
     def body(self, task: SearchTask, kernel: MicroKernel, function: KernelFunction) -> None:
         self.rule.body(task.for_threads(1), self._own([kernel])[0], function)
 
-    def _named(self, kernel: MicroKernel) -> MicroKernel:
+    def named(self, kernel: MicroKernel) -> MicroKernel:
+        """A kernel of the rule, by this one's name."""
         return MicroKernel(self.name, self.version, kernel.values)
 
     def _own(self, kernels: Sequence[MicroKernel]) -> list[MicroKernel]:

@@ -19,6 +19,7 @@ from tuner.program.target import Target
 from tuner.schedule import NoMatch, extents_of, is_current, rule_of, rules_of, space_of
 from tuner.schedule.cut.rule import Cut, Piece
 from tuner.schedule.described import explained
+from tuner.schedule.serial import Serial
 from tuner.schedule.space import MicroKernel
 from tuner.search.cost_model import PairCostModel
 from tuner.search.policy.theory import TheorySettings, theory_set
@@ -114,6 +115,12 @@ def test_a_part_hands_out_what_others_read_and_has_the_shapes_of_the_whole() -> 
     assert hash(first) != hash(last)
 
 
+def test_what_others_read_outside_of_a_tensor_does_not_concern_who_computes_it() -> None:
+    text = "h[m] = x[m] * 2\nout[m] = h[m - 1] + h[m + 1]"
+    whole = program(text, {"m": "T"}, padded={"h": 0}).workload
+    assert (part_of(whole, (0,)).padding, part_of(whole, (1,)).padding) == ((), (("h", 0),))
+
+
 def test_a_constant_that_two_pieces_read_is_packed_for_none() -> None:
     text = "a[m, n] = sum(k) x[m, k] * w[n, k]\nb[m] = max(n) a[m, n]\nout[m, k] = sum(n) a[m, n] * w[n, k] / b[m]"
     task = program(text, {"m": "T", "n": 96, "k": 96}, constant=["w"])
@@ -158,9 +165,11 @@ def test_an_explanation_names_the_pieces() -> None:
 
 
 # -- theory ------------------------------------------------------------------------------------------------------------
-def test_theory_chooses_each_piece_by_itself() -> None:
+@pytest.mark.parametrize("threads", [1, 2])
+def test_theory_chooses_each_piece_by_itself(threads: int) -> None:
     """Of a thousand samples of all pieces at once none is as good as what is best for each."""
     task = program(CHAIN, {"m": "T", "f": 512, "k": 384, "g": 256, "n": 640}, constant=["w1", "w2", "w3"])
+    task = task.for_threads(threads)
     rng, model = np.random.default_rng(0), PairCostModel(task)
     shapes = [instance.shape for instance in task.instances]
     chosen = theory_set(task, space_of(task), model, rng, TheorySettings(samples=300, generations=2))
@@ -168,3 +177,17 @@ def test_theory_chooses_each_piece_by_itself() -> None:
     samples = [cut.space(task).sample(rng) for _ in range(1000)]
     sampled = cut.estimate_s(task, samples, extents_of(task.workload, shapes)).min(axis=0)
     assert model.predict(chosen, shapes).latency_s.min(axis=0).sum() < sampled.sum()
+
+
+def test_theory_tries_what_is_best_of_each_piece_for_one_thread_too() -> None:
+    """A few rows of a small chain: no thread is worth waking for any of its pieces."""
+    small = program(CHAIN, {"m": "T", "f": 48, "k": 48, "g": 48, "n": 48}, constant=["w1", "w2", "w3"]).for_threads(4)
+    task = SearchTask(small.workload, shape_vars=(ShapeVar("T", range(1, 5)),), target=TARGET, threads=4)
+    rng, model, settings = np.random.default_rng(0), PairCostModel(task), TheorySettings(samples=300, generations=2)
+    chosen = theory_set(task, space_of(task), model, rng, settings)
+    serial = next(rule for rule in rules_of(task) if isinstance(rule, Serial))
+    samples = [serial.space(task).sample(rng) for _ in range(500)]
+    shapes = [instance.shape for instance in task.instances]
+    sampled = model.predict(samples, shapes).latency_s.min(axis=0).sum()
+    assert all(kernel.rule.startswith("serial:cut:") for kernel in chosen)
+    assert model.predict(chosen, shapes).latency_s.min(axis=0).sum() < sampled

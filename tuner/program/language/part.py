@@ -42,12 +42,14 @@ def part_of(whole: Workload, stages: Sequence[int]) -> Part:
     outputs = tuple(stage.tensor for stage in own if stage.tensor in elsewhere or stage.tensor in program.outputs)
     part = Program(tuple(own), outputs, "\n".join(map(str, own)))
     names, sizes = set(part.tensors), {*part.axes, *part.sizes}
+    # What others read outside of a tensor that is computed here does not concern these stages.
+    read = {each.tensor for each in part.reads}
     return Part(
         program=part,
         extents=tuple((name, dim) for name, dim in whole.extents if name in sizes),
         dtypes=tuple((name, dtype) for name, dtype in whole.dtypes if name in names),
         constants=tuple(name for name in whole.constants if name in names and name not in elsewhere),
-        padding=tuple((name, value) for name, value in whole.padding if name in names),
+        padding=tuple((name, value) for name, value in whole.padding if name in read),
         label=f"{', '.join(outputs)} of {whole}",
         whole=whole,
     )

@@ -118,7 +118,7 @@ class Cut(Rule):
         """The sum of the pieces', which are called once."""
         calls = (len(self.pieces) - 1) * task.rates.call / task.rates.clock_hz
         each = self._of_pieces(task, kernels, lambda rule, own, some: rule.estimate_s(own, some, extents))
-        return np.asarray(np.maximum(sum(each) - calls, max(each, key=np.max)))
+        return np.asarray(np.maximum(np.sum(each, axis=0) - calls, np.max(each, axis=0)))
 
     def features(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float32]:
         """Those of the pieces, and the estimate of all together."""

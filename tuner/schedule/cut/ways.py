@@ -2,7 +2,7 @@
 
 Pieces are stretches of the stages, in the order of the program or with each stage right behind what it reads. The best
 ways to cut the first stages, up to each one, are built from those of fewer stages. A piece costs what theory expects of
-its rule's default kernel, which reads and writes what lies between pieces.
+the best of its rule's default kernel and a few samples, which read and write what lies between pieces.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MAX_WAYS = 4
 MAX_BEFORE = 12
 """Ways that are kept for the first stages up to each one."""
 WORSE = 1.5
-"""How many times as long as the best way others may take, by theory, to be searched: its errors are below that."""
+"""How many times as long as the best way others may take, by theory, to be searched."""
 FINER = 1.05
 """How many times as fast a way must be as one of whose pieces it makes several."""
 FASTER = 1.25
@@ -54,7 +54,9 @@ def ways_to_cut(task: SearchTask, rules: Sequence[Rule], rivals: Sequence[Rule],
     What they are depends on the range of the shapes, never on instances or on what was measured of a device.
     """
     program = task.workload.program
-    if sum(stage.reducer is not None for stage in program.stages) < 2 if rivals else len(program.stages) < 2:
+    # Elementwise stages alone are no reason to cut what a rule takes whole.
+    parted = [stage for stage in program.stages if stage.reducer is not None] if rivals else program.stages
+    if len(parted) < 2:
         return ()
     costs = _Costs(task.at_rates(TYPICAL), rules)
     found: dict[frozenset[Piece], _Way] = {}

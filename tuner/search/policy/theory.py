@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from tuner.library.selection import select
 from tuner.program.job.task import SearchTask
-from tuner.schedule import Rule, default_kernel, extents_of, layout_group, rules_of
+from tuner.schedule import default_kernel, extents_of, layout_group, rules_of
 from tuner.schedule.cut.rule import Cut, Piece
+from tuner.schedule.serial import Serial
 from tuner.schedule.space import KernelSpace, MicroKernel
 from tuner.search.cost_model import CostModel
 from tuner.search.policy._base import Pick
@@ -45,14 +46,13 @@ def theory_set(
         return model.predict(kernels, shapes).latency_s
 
     first = [default_kernel(task), *_of_pieces(task, rng, settings)]
-    return _best_set(task, space, predict, partial(layout_group, task), first, rng, settings, failed)
+    return _best_set(task, space, predict, first, rng, settings, failed)
 
 
 def _best_set(
     task: SearchTask,
     space: KernelSpace,
     predict: Callable[[Sequence[MicroKernel]], NDArray[np.float64]],
-    layouts: Callable[[MicroKernel], Hashable],
     first: Sequence[MicroKernel],
     rng: np.random.Generator,
     settings: TheorySettings,
@@ -68,31 +68,31 @@ def _best_set(
         best = [pool[index] for row in predict(pool).argsort(axis=0)[:8] for index in row]
         pool = usable(pool + [space.mutate(kernel, rng) for kernel in best for _ in range(4)])
     weights = np.array([instance.weight for instance in task.instances])
-    chosen = select(predict(pool), weights / weights.sum(), task.max_kernels, [layouts(kernel) for kernel in pool])
+    layouts = [layout_group(task, kernel) for kernel in pool]
+    chosen = select(predict(pool), weights / weights.sum(), task.max_kernels, layouts)
     return [pool[index] for index in chosen]
 
 
 def _of_pieces(task: SearchTask, rng: np.random.Generator, settings: TheorySettings) -> list[MicroKernel]:
     """Kernels of programs in pieces that have at each instance what theory expects to be best of each piece: samples of
-    all pieces at once are hardly ever good at each of them."""
+    all pieces at once are hardly ever good at each of them. Those for one thread among them, too."""
     extents = extents_of(task.workload, [instance.shape for instance in task.instances])
-    known: dict[Piece, tuple[list[MicroKernel], NDArray[np.int64]]] = {}
+    known: dict[tuple[Piece, int], tuple[list[MicroKernel], NDArray[np.int64]]] = {}
     kernels: list[MicroKernel] = []
-    for cut in (rule for rule in rules_of(task) if isinstance(rule, Cut)):
-        for piece, own in zip(cut.pieces, cut.tasks(task), strict=True):
-            if piece not in known:
-                rule, estimated = piece.rule, partial(piece.rule.estimate_s, own, extents=extents)
-                layouts = partial(_layouts, rule, own)
-                first = [rule.default_kernel(own)]
-                found = _best_set(own, rule.space(own), estimated, layouts, first, rng, settings)
-                known[piece] = found, estimated(found).argmin(axis=0)
-        for at in range(len(task.instances)):
-            kernels.append(cut.joined([found[best[at]] for found, best in map(known.__getitem__, cut.pieces)]))
+    for rule in rules_of(task):
+        cut, of_all = (rule.rule, task.for_threads(1)) if isinstance(rule, Serial) else (rule, task)
+        if not isinstance(cut, Cut):
+            continue
+        for piece, own in zip(cut.pieces, cut.tasks(of_all), strict=True):
+            if (piece, own.threads) not in known:
+                estimated = partial(piece.rule.estimate_s, own, extents=extents)
+                first = [piece.rule.default_kernel(own)]
+                found = _best_set(own, piece.rule.space(own), estimated, first, rng, settings)
+                known[piece, own.threads] = found, estimated(found).argmin(axis=0)
+        each = [known[piece, of_all.threads] for piece in cut.pieces]
+        joined = [cut.joined([found[best[at]] for found, best in each]) for at in range(len(task.instances))]
+        kernels += map(rule.named, joined) if isinstance(rule, Serial) else joined
     return list(dict.fromkeys(kernels))
-
-
-def _layouts(rule: Rule, task: SearchTask, kernel: MicroKernel) -> Hashable:
-    return tuple(sorted(rule.layouts(task, kernel).items()))
 
 
 def dispatched(

@@ -74,7 +74,7 @@ class TileNest(Nest):
 
     def _clear(self, copy: TirExpr, shape: Sequence[TirExpr]) -> None:
         """Zero, once: the last vectors of a ragged tile reach past what is copied. Memory that nobody wrote may hold
-        denormal numbers, with which a CPU computes a hundred times slower."""
+        denormal numbers, with which many CPUs compute far slower."""
         nothing = constant(0, register_type(self.source.dtype), self.lanes)
         with ExitStack() as loops:
             at = [loops.enter_context(I.serial(i64(0), size)) for size in shape[:-1]]

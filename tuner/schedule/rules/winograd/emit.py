@@ -162,7 +162,7 @@ class _Transforms:
 
     def _clear_rest(self, picked: TirExpr) -> None:
         """Zero past the last tile, where no row stores anything. Memory that nobody wrote may hold denormal numbers,
-        with which a CPU computes a hundred times slower."""
+        with which many CPUs compute far slower."""
         last = bound_unless_known(tirx.max(self.vectors - i64(1), i64(0)) * i64(self.lanes))
         with I.serial(i64(0), i64(POINTS)) as point:
             I.buffer_store(picked, self.context.vectors.zero(), [point, self.context.vectors.ramp(last)])
