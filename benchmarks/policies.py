@@ -4,12 +4,14 @@ Every policy searches each workload from nothing, once with a budget of trials a
 one of them out. All libraries of a workload, a seed and a budget are then timed at the tuned shapes, in alternating
 samples of one run, and so is the reference's once more: what that differs by is noise. The objective is what a search
 minimises: the sum of weight times latency. Policies are compared with the default policy, or with the first one named
-where that is not among them.
+where that is not among them. With ``--oracle TRIALS`` one search of so many trials stands beside them all: it shows
+what was left to gain, without which policies that are alike and policies that find nothing look the same.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
 import statistics
 import sys
@@ -20,7 +22,7 @@ from typing import Any
 
 from benchmarks.compare.rows import time_libraries
 from benchmarks.compare.searched import Searched, best_so_far, search
-from benchmarks.harness.results import Row, finish, grouped, names, say
+from benchmarks.harness.results import Row, count, finish, grouped, names, say
 from benchmarks.harness.suite import Benchmark, suite_here, suite_parser
 from benchmarks.harness.turns import geomean, turns
 from tuner.errors import InvalidInput
@@ -28,6 +30,8 @@ from tuner.program.job.jobspec import Budget, check_policy
 from tuner.program.job.policies import DEFAULT_POLICY, POLICIES
 from tuner.program.job.task import SearchTask
 
+ORACLE = "oracle"
+"""The library of the long search, among those of the policies."""
 AGAIN = "again"
 """The reference's library, timed a second time."""
 Tune = Callable[[SearchTask, str, int, Budget, Path], Searched]
@@ -39,6 +43,7 @@ Time = Callable[[Benchmark, Mapping[str, Path]], Mapping[str, float]]
 def main() -> int:
     parser = suite_parser(__doc__, seeds=(0, 1, 2), trials=128, seconds=60.0)
     parser.add_argument("--policies", type=policies, default=tuple(POLICIES), help="comma-separated; default: all")
+    parser.add_argument("--oracle", type=count, metavar="TRIALS", help="a long search to compare with")
     options = parser.parse_args()
     budgets = budgets_of(options)
     if not budgets:
@@ -46,7 +51,7 @@ def main() -> int:
     protocol, benchmarks = suite_here(options)
     rows: list[Row] = []
     for benchmark in benchmarks:
-        rows += race(benchmark, options.policies, options.seeds, budgets, tuned, objectives)
+        rows += race(benchmark, options.policies, options.seeds, budgets, tuned, objectives, options.oracle)
     protocol |= {"seeds": options.seeds, "timing": "libraries at the tuned shapes in alternating samples; medians"}
     return finish(options.json, {"policies": rows, "summary": summary_of(rows), "protocol": protocol})
 
@@ -68,27 +73,31 @@ def budgets_of(options: argparse.Namespace) -> dict[str, Budget]:
 # -- the race ---------------------------------------------------------------------------------------------------------
 def race(
     benchmark: Benchmark, names: Sequence[str], seeds: Sequence[int], budgets: Mapping[str, Budget], tune: Tune,
-    time: Time,
+    time: Time, oracle: int | None = None,
 ) -> Iterator[Row]:  # fmt: skip
-    """A row for each budget, seed and policy. Which policy is the first to search changes with the seed."""
+    """A row for each budget, seed and policy, and for a search of ``oracle`` trials. Which policy is the first to
+    search changes with the seed."""
     reference = reference_of(names)
-    for label, budget in budgets.items():
-        for seed, order in zip(seeds, turns(names, len(seeds)), strict=True):
+    with tempfile.TemporaryDirectory(prefix="shapewright-policies-") as folder:
+        best: dict[str, Searched] = {}
+        if oracle:
+            best[ORACLE] = tune(benchmark.task, reference, seeds[0], Budget(oracle, None), Path(folder) / ORACLE)
+        for (label, budget), (seed, order) in itertools.product(
+            budgets.items(), zip(seeds, turns(names, len(seeds)), strict=True)
+        ):
             searched: dict[str, Searched] = {}
-            with tempfile.TemporaryDirectory(prefix="shapewright-policies-") as folder:
-                for name in order:
-                    searched[name] = tune(benchmark.task, name, seed, budget, Path(folder) / name)
-                    say(f"{benchmark.name}, {label}, seed {seed}: {name}, {searched[name].summary['trials']} trials")
-                libraries = {name: each.library for name, each in searched.items()}
-                objective_s = time(benchmark, libraries | {AGAIN: libraries[reference]})
+            for name in order:
+                searched[name] = tune(benchmark.task, name, seed, budget, Path(folder) / f"{label}-{seed}" / name)
+                say(f"{benchmark.name}, {label}, seed {seed}: {name}, {searched[name].summary['trials']} trials")
+            libraries = {name: each.library for name, each in (searched | best).items()}
+            objective_s = time(benchmark, libraries | {AGAIN: libraries[reference]})
             noise = abs(math.log(objective_s[AGAIN] / objective_s[reference]))
-            for name in names:
+            for name, each in ({own: searched[own] for own in names} | best).items():
                 yield {
                     "workload": benchmark.name, "budget": label, "seed": seed, "policy": name,
                     "objective_s": objective_s[name], "vs_reference": objective_s[name] / objective_s[reference],
-                    "noise": noise,
-                    **{figure: searched[name].summary[figure] for figure in ("trials", "elapsed_s", "ended_by")},
-                    "curve": best_so_far(benchmark.task, searched[name].results),
+                    "noise": noise, **{figure: each.summary[figure] for figure in ("trials", "elapsed_s", "ended_by")},
+                    "curve": best_so_far(benchmark.task, each.results),
                 }  # fmt: skip
 
 
@@ -112,8 +121,9 @@ def objectives(benchmark: Benchmark, libraries: Mapping[str, Path]) -> dict[str,
 def summary_of(rows: Sequence[Row]) -> dict[str, Any]:
     """Figures of each budget and policy over all workloads and seeds: the geometric mean and the largest of its
     objective over the reference's (below 1 is better), the median of its trials and of its seconds. ``noise``: the
-    mean difference between two timings of one library, as a share, by budget."""
-    by_budget, noise = {}, {}
+    mean difference between two timings of one library, as a share, by budget. ``left_to_gain``: by budget and workload
+    how much longer the reference's library takes than the oracle's, as a share."""
+    by_budget, noise, left = {}, {}, {}
     for label, own in grouped(rows, "budget").items():
         by_budget[label] = {
             name: {
@@ -124,7 +134,10 @@ def summary_of(rows: Sequence[Row]) -> dict[str, Any]:
             for name, its in grouped(own, "policy").items()
         }
         noise[label] = math.expm1(statistics.fmean(row["noise"] for row in own))
-    return {"reference": reference_of(list(grouped(rows, "policy"))), "by_budget": by_budget, "noise": noise}
+        of_oracle = grouped([row for row in own if row["policy"] == ORACLE], "workload")
+        left[label] = {name: 1 / geomean([row["vs_reference"] for row in its]) - 1 for name, its in of_oracle.items()}
+    reference = reference_of(list(grouped(rows, "policy")))
+    return {"reference": reference, "by_budget": by_budget, "noise": noise, "left_to_gain": left}
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from benchmarks.harness.results import Row
 from benchmarks.harness.suite import Benchmark
 from benchmarks.policies import (
     AGAIN,
+    ORACLE,
     budgets_of,
     policies,
     race,
@@ -87,6 +88,17 @@ def test_there_is_a_row_for_each_budget_seed_and_policy(raced: tuple[list[Row], 
     assert {row["ended_by"] for row in rows if row["policy"] == "theory"} == {"no candidate expected to help"}
     assert {row["ended_by"] for row in rows if row["policy"] == "evolutionary"} == {"trials", "seconds"}
     assert json.loads(json.dumps(rows)) == rows
+
+
+def test_a_long_search_shows_what_is_left_to_gain() -> None:
+    simulated, budgets = Simulated(), {"8 trials": Budget(8, None)}
+    with pytest.MonkeyPatch.context() as patch:
+        make_quick(patch)
+        rows = list(race(BENCHMARK, ["theory"], (0, 1), budgets, simulated.tune, simulated.time, oracle=96))
+    assert [(row["seed"], row["policy"]) for row in rows] == [(0, "theory"), (0, ORACLE), (1, "theory"), (1, ORACLE)]
+    assert simulated.order == [("theory", 0), ("theory", 0), ("theory", 1)]
+    ratios = [one["objective_s"] / other["objective_s"] for one, other in zip(rows[::2], rows[1::2], strict=True)]
+    assert summary_of(rows)["left_to_gain"]["8 trials"]["small"] == pytest.approx(math.sqrt(math.prod(ratios)) - 1)
 
 
 def test_no_policy_always_has_the_first_search(raced: tuple[Any, list[tuple[str, int]]]) -> None:
