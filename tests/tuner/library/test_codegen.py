@@ -14,6 +14,7 @@ from tests.compiled import built_problems, loaded, problems
 from tests.measuring import PAST_THE_END, kernel, program
 from tests.measuring import TASK as C_TASK
 from tests.shares import every
+from tuner.errors import IllegalKernel
 from tuner.library.codegen import compile_candidate, link, module_json, module_of, object_of, toolchain
 from tuner.library.dispatcher import Leaf, Node, bounded
 from tuner.library.package import ENTRY
@@ -23,6 +24,7 @@ from tuner.program.language.workload import ShapeVar
 from tuner.program.reference import compute
 from tuner.program.target import Target, native
 from tuner.schedule import default_kernel, rule_of, space_of
+from tuner.schedule.product.axes import OF_VECTORS, WIDE
 from tuner.schedule.space import MicroKernel
 
 T = ShapeVar("T", range(0, 301))
@@ -44,6 +46,11 @@ def kernel_of(task: SearchTask, **values: int) -> MicroKernel:
     result = next(kernel for kernel in fitting if kernel is not None)
     assert {name: result[name] for name in values if name != "mr"} == {n: v for n, v in values.items() if n != "mr"}
     return result
+
+
+def stored_kernel_of(task: SearchTask, **values: int) -> MicroKernel:
+    """A kernel as earlier releases stored them: panels packed ahead are as wide as the tile."""
+    return rule_of(default_kernel(task)).space(task).kernel(dict(kernel_of(task, **values).values) | {"panel": WIDE})
 
 
 def rows(*sizes: int, symbol: str = "m") -> list[dict[str, int]]:
@@ -84,6 +91,24 @@ def test_kernels_compute_what_the_reference_does(
     task = SearchTask(op, batch | {"m": T, "n": n, "k": k}, (T,), target=NATIVE, epilogue=epilogue, threads=threads)
     kernel = kernel_of(task, **values)
     assert built_problems(task, kernel, rows(symbol=task.workload.symbols[0])) == []
+
+
+@pytest.mark.parametrize("values", [{"nv": 2, "ku": 4, "near": 8, "ahead": 16}, {"nv": 3, "mb": 3, "nb": 2, "rows": 1}])
+def test_stored_kernels_with_panels_as_wide_as_the_tile_are_right(values: dict[str, int]) -> None:
+    task = task_of("dense", T, 85, 37, epilogue=("bias",))
+    kernel = stored_kernel_of(task, mr=4, **values)
+    assert "panel" not in dict(kernel.values)
+    assert built_problems(task, kernel, rows(0, 3, 64, 257)) == []
+
+
+def test_a_constant_of_dynamic_columns_is_not_read_past_its_last_vector() -> None:
+    task = SearchTask("dense", {"m": 7, "n": T, "k": 21}, (T,), target=NATIVE)
+    kernel = kernel_of(task, mr=4, nv=3)
+    assert (kernel.get("panel"), kernel["edge"]) == (OF_VECTORS, 1)
+    with pytest.raises(IllegalKernel, match="needs edge=1"):
+        space_of(task).space_of(kernel).kernel(dict(kernel.values) | {"edge": 0})
+    lanes = NATIVE.hardware.lanes()
+    assert built_problems(task, kernel, rows(0, 1, lanes, lanes + 1, 3 * lanes, 6 * lanes + 1, symbol="n")) == []
 
 
 @pytest.mark.parametrize("seed", every(2, range(4), first=1))
@@ -161,7 +186,8 @@ def test_code_for_an_older_cpu_is_right_here_too(op: str) -> None:
 @pytest.mark.parametrize("op", ["dense", "matmul"])
 def test_a_library_dispatches_by_its_tree(op: str) -> None:
     task = task_of(op, T, 45, 21, epilogue=("bias",))
-    kernels = [kernel_of(task, mr=mr, tail=tail, ku=ku) for mr, tail, ku in ((8, 0, 1), (2, 1, 2), (6, 1, 4))]
+    tiles = ((8, 1, 0, 1), (2, 3, 1, 2), (6, 2, 1, 4))
+    kernels = [kernel_of(task, mr=mr, nv=nv, tail=tail, ku=ku) for mr, nv, tail, ku in tiles]
     tree = bounded(Node("m", 6, Leaf(1), Leaf(2)), {"m": (1, 300)}, 0)
     module = module_of(task, kernels, tree)
     names = sorted(str(var.name_hint) for var in module.get_global_vars())
@@ -184,7 +210,7 @@ def test_the_kernel_that_the_tree_names_is_the_one_that_runs() -> None:
 
 def test_kernels_of_different_layouts_make_no_library() -> None:
     task = task_of("dense", T, 64, 16)
-    kernels = [kernel_of(task, nv=1), kernel_of(task, nv=2)]
+    kernels = [kernel_of(task, nv=2), stored_kernel_of(task, nv=2)]
     with pytest.raises(ValueError, match="share their packed layouts"):
         module_of(task, kernels, Leaf(0))
     with pytest.raises(ValueError, match="share their packed layouts"):

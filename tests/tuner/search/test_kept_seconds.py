@@ -283,9 +283,11 @@ def test_a_floor_that_takes_long_is_verified_as_far_as_the_seconds_go(trials: in
     assert bench.clock() - began_s <= 1.1 * seconds + shape_s
     dispatcher = served(tuned)
     at = verified_at(dispatcher, set() if trials == 0 else set(dispatcher.kernels))
-    assert at.least == (len(dispatcher.kernels) if trials == 0 else 0)
+    # The tree may do without a kernel of the set.
+    wanted = {row.kernel for row in dispatcher.table} if trials == 0 else set()
+    assert at.least == len(wanted)
     done = bench.runner.verified if trials == 0 else bench.runner.verified[2:]
-    assert {dispatcher.index_for(dims) for each in done for dims in each} >= set(range(at.least))
+    assert {dispatcher.index_for(dims) for each in done for dims in each} >= wanted
     count = sum(map(len, done))
     assert count < len(at.floor)
     said = [event.data.get("message", "") for event in bench.recorder.events]

@@ -23,6 +23,10 @@ IN_PLACE, BY_BLOCK, AT_ONCE, IN_COPY = range(4)
 block of rows, all panels before the first one, or panels are read in a padded copy of the image they are windows of."""
 PACKINGS = (IN_PLACE, BY_BLOCK, AT_ONCE)
 
+WIDE, OF_VECTORS = DEFAULT_CHOICE, 2
+"""Choices of ``panel`` for an operand that is packed ahead: its panels are as wide as the register tile, so that all
+kernels of a library have tiles of one width; or each is one vector wide, for tiles of any width."""
+
 ROWS_IN_PLACE, ROWS_PACKED, IN_IMAGE = range(3)
 """Choices of ``rows``: they are read as they lie, packed for each block, or read in a padded copy of an image."""
 MAX_BODY = 768
@@ -48,6 +52,11 @@ def panels_of_strip(kernel: MicroKernel) -> int:
     return kernel.get("nb")
 
 
+def packed_vectors(kernel: MicroKernel) -> int:
+    """Vectors in a row of a panel that is packed ahead."""
+    return kernel["nv"] if kernel.get("panel") == WIDE else 1
+
+
 def default_tile(hardware: Hardware) -> dict[str, int]:
     """The register tile of default kernels: square-ish, in three quarters of the registers."""
     return {"mr": 8, "nv": 3} if hardware.vector_registers >= 32 else {"mr": 4, "nv": 2}
@@ -58,7 +67,8 @@ def default_values(task: SearchTask, has_batch: bool, **chosen: int) -> dict[str
     the batch or, without one, along n; but for those that are ``chosen``."""
     plain = dict.fromkeys(("kc", "near", "ahead", "fetch", "rows", "tail", "edge", "pack"), 0)
     shares = {"tb": task.threads, "tn": 1} if has_batch else {"tb": 1, "tn": task.threads}
-    return {**default_tile(task.known_target.hardware), "mb": 8, "ku": 1, **plain, **shares, **chosen}
+    plain |= {"mb": 8, "ku": 1, "panel": OF_VECTORS}
+    return {**default_tile(task.known_target.hardware), **plain, **shares, **chosen}
 
 
 def atom_axes(atoms: Mapping[int, Atom], *, is_optional: bool = False) -> tuple[Axis, ...]:
@@ -85,6 +95,12 @@ def tile_axes(steps: int | None, atoms: Mapping[int, Atom] | None = None) -> tup
     )
 
 
+def panel_axes(is_packed_ahead: bool) -> tuple[Axis, ...]:
+    """How wide panels are that were packed ahead; no axis where none are."""
+    axis = Axis("panel", "panels packed ahead are a vector wide", (WIDE, OF_VECTORS), is_optional=True)
+    return (axis,) if is_packed_ahead else ()
+
+
 def ragged_axes(is_dynamic: bool) -> tuple[Axis, ...]:
     """Code for ragged ends; ``is_dynamic``: whether the extent of n is."""
     return (
@@ -106,6 +122,11 @@ def canonicalised(values: Mapping[str, int], product: Product, atoms: Mapping[in
     """The values with one choice for axes that are don't-care beside the others. ``atoms``: the product's."""
     constant, pack, atom = product.right.is_packed_ahead, values["pack"], atom_of(values, atoms)
     is_in_place = not constant and pack in (IN_PLACE, IN_COPY)
+    if constant:
+        # A matrix unit has no exact code for ragged columns, which panels of a vector need.
+        is_ragged = atom.unit is not None and "n" in product.dynamic
+        is_wide = pack == product.pack_of_dots or values["nv"] == 1 or is_ragged
+        values = {**values, "panel": canonical_panel(is_wide)}
     if atom.unit is not None and not is_in_place and pack != product.pack_of_dots:
         return {**values, **_of_unit(values, atom, constant)}
     canonical = {**values, **{name: value for name, value, _ in _forced(values, product)}}
@@ -113,6 +134,12 @@ def canonicalised(values: Mapping[str, int], product: Product, atoms: Mapping[in
         # What is not packed has no words, and is multiplied by vectors.
         canonical["group"] = 1 if 1 in atoms else best_of_vectors(atoms)
     return canonical
+
+
+def canonical_panel(is_wide: bool) -> int:
+    """The width of panels that new kernels have. Wide ones are those of kernels that were stored before there was a
+    choice, and of those to which both are the same."""
+    return WIDE if is_wide else OF_VECTORS
 
 
 def _forced(values: Mapping[str, int], product: Product) -> Iterator[tuple[str, int, str]]:
@@ -128,6 +155,8 @@ def _forced(values: Mapping[str, int], product: Product) -> Iterator[tuple[str, 
         yield "tail", 0, "tail=1 needs mr above 1: tiles of one row leave no ragged rest"
     if values["nv"] == 1:
         yield "edge", 0, "edge=1 needs nv above 1: panels of one vector leave no fewer"
+    elif constant and values.get("panel", WIDE) == OF_VECTORS and "n" in product.dynamic:
+        yield "edge", 1, "panel=2 has no vectors past the last column: a dynamic n needs edge=1"
     if pack == product.pack_of_dots:
         # Both operands are read in place, by vectors along k (dots.py).
         for name, value in ALONG_K.items():

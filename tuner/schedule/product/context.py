@@ -12,7 +12,7 @@ from tuner.program.job.task import SearchTask
 from tuner.program.language.workload import Workload
 from tuner.schedule.function import KernelFunction, dim_expr
 from tuner.schedule.product.atom import Words
-from tuner.schedule.product.axes import atom_of
+from tuner.schedule.product.axes import atom_of, packed_vectors
 from tuner.schedule.product.match.factors import outer_role
 from tuner.schedule.product.product import Left, Place, Product, Result, Right, ceil_div
 from tuner.schedule.space import MicroKernel
@@ -158,6 +158,11 @@ class EmitContext:
     def panels(self) -> TirExpr:
         """How many panels there are, the ragged one included."""
         return ceil_div(self.extent["n"], self.nr)
+
+    @property
+    def packed_panels(self) -> TirExpr:
+        """How many panels there are of a matrix that was packed ahead."""
+        return ceil_div(self.extent["n"], packed_vectors(self.kernel) * self.vectors.lanes)
 
     @cached_property
     def vectors(self) -> Vectors:

@@ -31,6 +31,7 @@ from tuner.program.target.rates import Rates
 from tuner.schedule.layout import LINE_BYTES
 from tuner.schedule.loops.estimates import Floats
 from tuner.schedule.product.atom import Atom
+from tuner.schedule.product.axes import OF_VECTORS
 from tuner.schedule.product.product import Product
 from tuner.schedule.rule import Extents
 from tuner.schedule.space import DEFAULT_CHOICE, MicroKernel
@@ -75,7 +76,7 @@ def features(
         np.log2(tiles + 1), np.minimum(tiles, result.of["mb"]),
         np.log2(result.panel_bytes / hardware.l2_bytes + 2**-10),
         np.log2(result.block_bytes / hardware.l2_bytes + 2**-10),
-        *(value for name, value in result.of.items() if name != "group"),
+        *(value for name, value in result.of.items() if name not in ("group", "panel")),
         result.mr * result.nv,
         # Every workload has these, whether its kernels have the axis or not: searches learn from each other.
         np.log2(result.groups), np.log2(result.words.left_bytes), np.log2(result.words.right_bytes),
@@ -126,7 +127,7 @@ class Estimate:
         extents = product.by_role(extents)
         every = [dict(kernel.values) for kernel in kernels]
         # Axes that were added to rules with this theory: the other ones every kernel has.
-        every = [{"nb": DEFAULT_CHOICE, "group": DEFAULT_CHOICE, **each} for each in every]
+        every = [{"nb": DEFAULT_CHOICE, "group": DEFAULT_CHOICE, "panel": DEFAULT_CHOICE, **each} for each in every]
         names = sorted(every[0])
         values = np.array([[each[name] for name in names] for each in every], np.float64)
         self.of = {name: values[:, index : index + 1] for index, name in enumerate(names)}
@@ -190,7 +191,9 @@ class Estimate:
         packing = packing + np.where(self.of["rows"] == 1, self.rows * self.k * c.copy, 0.0)
         if self.by_dots.any():
             compute = np.where(self.by_dots, self._dots(), compute)
-        unaided = np.where(self.of["near"] > 0, c.near_exposed, c.stream_exposed)
+        # Of panels a vector wide each tile reads several streams, which prefetchers follow as well as if asked to.
+        several = (self.of["panel"] == OF_VECTORS) & (self.nv > 1)
+        unaided = np.where((self.of["near"] > 0) | several, c.near_exposed, c.stream_exposed)
         # The share of the next panel's rows that the tiles of a block ask for; what is beyond 1 comes too soon.
         reach = np.minimum(self.tiles, self.of["mb"]) / np.maximum(self.of["ahead"], 1.0) * (self.of["ahead"] > 0)
         exposed = unaided + (c.ahead_exposed - unaided) * np.minimum(reach, 1.0)

@@ -68,8 +68,10 @@ class MatrixTile(Tile):
                 at = rows.buffer[first + i64(i * self.atom.rows), step * word]
                 I.evaluate(unit.load(lefts + i, tirx.address_of(at), _stride(rows.buffer)))
             for j in range(self.across):
-                right, column = lefts + self.down + j % self.spare, i64(j * unit.columns * self.atom.group)
-                at = panel.buffer[panel.index, chunk.first - panel.first + step, column]
+                right, (v, columns) = lefts + self.down + j % self.spare, divmod(j * unit.columns, self.lanes)
+                index, begin = panel.place(v, self.words.width)
+                column = i64(begin + columns * self.atom.group)
+                at = panel.buffer[index, chunk.first - panel.first + step, column]
                 I.evaluate(unit.load(right, tirx.address_of(at), _stride(panel.buffer)))
                 for i in range(self.down):
                     I.evaluate(unit.multiply(i * self.across + j, lefts + i, right))

@@ -9,7 +9,15 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from tuner.schedule.loops.shares import Share
-from tuner.schedule.product.axes import AT_ONCE, BY_BLOCK, IN_IMAGE, IN_PLACE, ROWS_PACKED, panels_of_strip
+from tuner.schedule.product.axes import (
+    AT_ONCE,
+    BY_BLOCK,
+    IN_IMAGE,
+    IN_PLACE,
+    ROWS_PACKED,
+    packed_vectors,
+    panels_of_strip,
+)
 from tuner.schedule.tir import I, TirExpr, i64, tirx
 from tuner.schedule.vector.arithmetic import bound
 from tuner.schedule.vector.dtypes import constant, lanes_of
@@ -143,15 +151,25 @@ class PanelReader:
 
 @dataclass(frozen=True)
 class PackedSlice(PanelReader):
-    """Panel ``index`` of ``buffer`` [panels, k, nr], whose row 0 stands for k = ``first``."""
+    """The panel of a tile from ``index`` on in ``buffer`` [panels, k, columns], whose row 0 stands for k = ``first``.
+
+    ``vectors`` in a row of a panel of the buffer: those of a full tile, or one; a tile then reads neighbouring panels.
+    """
 
     buffer: TirExpr
     index: TirExpr
     first: TirExpr
+    vectors: int
+
+    def place(self, v: int, width: int) -> tuple[TirExpr, int]:
+        """Where vector ``v`` of a row begins, of so many elements: the panel of the buffer, and the element there."""
+        panels, vectors = divmod(v, self.vectors)
+        return self.index + i64(panels) if panels else self.index, vectors * width
 
     def load(self, words: Words, row: TirExpr, v: int) -> TirExpr:
         """Vector ``v`` of a row."""
-        return self.buffer[(self.index, row, tirx.Ramp(i64(v * words.width), i64(1), words.width))]
+        index, first = self.place(v, words.width)
+        return self.buffer[(index, row, tirx.Ramp(i64(first), i64(1), words.width))]
 
     def store(self, value: TirExpr, row: TirExpr, v: TirExpr) -> None:
         """``value`` as vector ``v`` of a row."""
@@ -166,17 +184,20 @@ class PackedSlice(PanelReader):
 
     def prefetch_step(self, tile: Tile, step: TirExpr) -> None:
         if tile.kernel["near"]:
-            self._prefetch(tile, self.index, step + i64(tile.kernel["near"]))
+            self._prefetch(tile, 0, step + i64(tile.kernel["near"]))
 
     def prefetch_next(self, tile: Tile, position: TirExpr) -> None:
         # Spread over the tiles of this panel: a row of that of the next strip for each group of steps. The last panel
         # runs past the end of the buffer, which costs a wasted prefetch and no fault.
         if tile.kernel["ahead"]:
-            self._prefetch(tile, self.index + i64(panels_of_strip(tile.kernel)), position)
+            self._prefetch(tile, panels_of_strip(tile.kernel), position)
 
-    def _prefetch(self, tile: Tile, index: TirExpr, step: TirExpr) -> None:
+    def _prefetch(self, tile: Tile, panels: int, step: TirExpr) -> None:
+        """A row of the tile that is so many panels on."""
         for v in range(tile.panel.vectors):
-            prefetch(self.buffer, (index, self._row(tile, step), i64(v * tile.words.width)))
+            index, first = self.place(v, tile.words.width)
+            index = index + i64(panels * (tile.kernel["nv"] // self.vectors)) if panels else index
+            prefetch(self.buffer, (index, self._row(tile, step), i64(first)))
 
     def _row(self, tile: Tile, step: TirExpr) -> TirExpr:
         return tile.chunk.first - self.first + step + i64(tile.words.compensation)
@@ -220,8 +241,9 @@ class FromAhead(PanelSource):
 
     def placed(self, panel: Panel, chunk: Chunk) -> Panel:
         right, context = self.context.right, self.context
-        reader = PackedAhead(right.packed(context), panel.index + right.first_panel(context), i64(0))
-        return replace(panel, reader=reader)
+        vectors = packed_vectors(context.kernel)
+        index = panel.index * i64(context.kernel["nv"] // vectors) + right.first_panel(context)
+        return replace(panel, reader=PackedAhead(right.packed(context), index, i64(0), vectors))
 
 
 @dataclass
@@ -254,8 +276,8 @@ class PackedAtCall(PanelSource):
 
     def _slice(self, panel: Panel, chunk: Chunk) -> PackedSlice:
         if self.start is None:
-            return PackedSlice(self.buffer, i64(0), chunk.first)
-        return PackedSlice(self.buffer, panel.index - self.start, i64(0))
+            return PackedSlice(self.buffer, i64(0), chunk.first, self.context.kernel["nv"])
+        return PackedSlice(self.buffer, panel.index - self.start, i64(0), self.context.kernel["nv"])
 
 
 @contextmanager

@@ -54,6 +54,7 @@ class ProductRule(Rule, Generic[Found]):
             *axes.ragged_axes("n" in product.dynamic),
             Axis("pack", "panels are packed at each call", (0,) if product.right.is_packed_ahead else axes.PACKINGS),
             *axes.thread_axes(task.threads, product.has_batch),
+            *axes.panel_axes(product.right.is_packed_ahead),
             *axes.atom_axes(atoms, is_optional=True),
         )
         return SearchSpace(
@@ -78,7 +79,7 @@ class ProductRule(Rule, Generic[Found]):
         """How a right operand [n, k] is packed ahead."""
         hardware = task.known_target.hardware
         atom = axes.atom_of(kernel, self.product(task.workload).atoms(hardware))
-        return PackLayout(kernel["nv"] * hardware.lanes(), atom.group, atom.offset, whole=atom.steps)
+        return PackLayout(axes.packed_vectors(kernel) * hardware.lanes(), atom.group, atom.offset, whole=atom.steps)
 
     def layouts(self, task: SearchTask, kernel: MicroKernel) -> Mapping[str, Layout]:
         return self.product(task.workload).right.layouts(task.workload, self.panels(task, kernel))

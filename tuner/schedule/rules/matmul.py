@@ -5,7 +5,7 @@ The right operand is ``[k, n]`` or ``[n, k]``; all three may have a batch axis `
 
 ========  =====================================================================================================
 ``mr``    rows of the register tile
-``nv``    vectors in a row of the register tile; ``nr = nv * lanes`` columns, also the width of a packed panel
+``nv``    vectors in a row of the register tile; ``nr = nv * lanes`` columns, also the width of a panel packed at a call
 ``mb``    tiles that share a panel of the right operand before the next panel is taken: a block of ``mb * mr`` rows
 ``nb``    panels of a strip: a tile goes over all of them before the next tile does, its rows staying in the first
           cache and the strip in the second one
@@ -20,6 +20,8 @@ The right operand is ``[k, n]`` or ``[n, k]``; all three may have a batch axis `
 ``pack``  of an operand that is new at every call, 1: each panel is packed before it is used; 2: all panels are, at
           the start; 0: it is read in place (if it lies [n, k], by vectors along k: ``nv`` are columns then).
           A constant operand is packed ahead of time, or, having few columns, read so in place: 3
+``panel`` 2: a constant operand is packed in panels of one vector, whatever the tile: all kernels of a library read the
+          same; 1: in panels as wide as the tile (kernels of earlier releases)
 ``tb``    threads along the batch
 ``tn``    threads along n; ``threads / (tb * tn)`` along m
 ``group`` elements of k in one step, where there are instructions for several (tuner/schedule/product/atoms.py)
@@ -74,6 +76,7 @@ class Matmul(ProductRule[Matrices]):
             *engine.ragged_axes("n" in product.dynamic),
             Axis("pack", "panels are packed at each call", _packings(task, product)),
             *engine.thread_axes(task.threads, product.has_batch),
+            *engine.panel_axes(product.right.is_packed_ahead),
             *engine.atom_axes(atoms, is_optional=not product.right.is_packed_ahead),
         )
 

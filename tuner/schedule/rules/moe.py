@@ -68,7 +68,7 @@ class GroupColumns(MatrixColumns):
     """The matrix of a group."""
 
     def first_panel(self, context: EmitContext) -> TirExpr:
-        return context.outer[GROUP] * context.panels
+        return context.outer[GROUP] * context.packed_panels
 
 
 @dataclass(frozen=True)

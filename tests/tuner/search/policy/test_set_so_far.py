@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from tests.fakes import TASK
 from tuner.records import MeasureResult
-from tuner.schedule import default_kernel, layout_group, space_of
+from tuner.schedule import default_kernel, layout_group, rule_of, space_of
+from tuner.schedule.product.axes import WIDE
 from tuner.schedule.space import MicroKernel
 from tuner.search.cost_model import PairCostModel
 from tuner.search.observations import Measured
@@ -23,7 +24,7 @@ WEIGHTS = np.full(len(TASK.instances), 1 / len(TASK.instances))
 SAFE = default_kernel(TASK)
 NEAR = space_of(TASK).neighbours(SAFE)
 ALIKE = next(kernel for kernel in NEAR if layout_group(TASK, kernel) == layout_group(TASK, SAFE))
-OTHER = next(kernel for kernel in NEAR if layout_group(TASK, kernel) != layout_group(TASK, SAFE))
+OTHER = rule_of(SAFE).space(TASK).kernel(dict(SAFE.values) | {"panel": WIDE})
 
 
 def known(*results: MeasureResult) -> Incumbents:

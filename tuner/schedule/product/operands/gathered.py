@@ -55,7 +55,7 @@ class AheadColumns(Factors, Right):
         return context.buffers[self.tensor]
 
     def first_panel(self, context: EmitContext) -> TirExpr:
-        return _outer(context, self.roles) * context.panels
+        return _outer(context, self.roles) * context.packed_panels
 
 
 def _outer(context: EmitContext, roles: tuple[str, ...]) -> TirExpr:

@@ -42,6 +42,7 @@ from tuner.schedule.product.axes import (
     canonicalised,
     check,
     default_values,
+    panel_axes,
     ragged_axes,
     thread_axes,
     tile_axes,
@@ -100,6 +101,7 @@ class Conv(Rule):
             Axis("pack", "panels are gathered at each call", _packings(hardware, atoms, found)),
             *thread_axes(task.threads, any(form.outer for form in found)),
             *atom_axes(atoms),
+            *panel_axes(found[0].right.is_packed_ahead),
             Axis("join", "m and n hold all of their axes", tuple(sorted(int(form.joined) for form in found))),
         )
         # Once: to look a workload up takes longer than all the rest of a check.

@@ -31,7 +31,7 @@ from tuner.schedule.function import KernelFunction, dim_expr
 from tuner.schedule.layout import CutLayout, Layout, PackLayout
 from tuner.schedule.loops.shares import Share, on_threads
 from tuner.schedule.product.atom import Atom, imported
-from tuner.schedule.product.axes import IN_IMAGE, atom_of
+from tuner.schedule.product.axes import IN_IMAGE, atom_of, packed_vectors
 from tuner.schedule.product.context import EmitContext, Indexing, View, context_of
 from tuner.schedule.product.match.factors import Factors, dims_of, outer_role
 from tuner.schedule.product.match.form import Form
@@ -139,7 +139,7 @@ def layouts_of(task: SearchTask, kernel: MicroKernel) -> Mapping[str, Layout]:
     """How constants are packed."""
     form = form_of(task.workload, bool(kernel["join"]))
     hardware, parts = task.known_target.hardware, []
-    width, atom = kernel["nv"] * hardware.lanes(), atom_of(kernel, form.product.atoms(hardware))
+    width, atom = packed_vectors(kernel) * hardware.lanes(), atom_of(kernel, form.product.atoms(hardware))
     for own in form.each:
         workload = own.phase.workload if own.phase is not None else task.workload
         sides = ((own.left, own.m, 1), (own.right, own.n, width))

@@ -27,7 +27,7 @@ that other products do not have, or that mean something else here:
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,7 +43,18 @@ from tuner.schedule.function import KernelFunction
 from tuner.schedule.layout import Layout, PackLayout
 from tuner.schedule.loops.estimates import Floats, feature_table
 from tuner.schedule.product.atoms import only_fma
-from tuner.schedule.product.axes import HEIGHTS, check, default_tile, default_values, thread_axes, tile_axes
+from tuner.schedule.product.axes import (
+    HEIGHTS,
+    WIDE,
+    canonical_panel,
+    check,
+    default_tile,
+    default_values,
+    packed_vectors,
+    panel_axes,
+    thread_axes,
+    tile_axes,
+)
 from tuner.schedule.product.estimate import BYTES, Estimate
 from tuner.schedule.product.match import plain
 from tuner.schedule.product.product import DTYPE, TOTAL_BYTES, can_hold_partial
@@ -84,7 +95,8 @@ class Chain:
             is_second = product is self.second
             own = {"nv": of["ev" if is_second else "nv"], "kc": of["fb" if is_second else "kc"]}
             own |= {"rows": 0, "fetch": of["fetch"]} if is_second else {"rows": of["rows"], "fetch": 0}
-            own |= {"edge": 0, "pack": 0 if product.right.is_packed_ahead else 2, "tb": 1}
+            own |= {"edge": 0, "tb": 1}
+            own |= {"pack": 0, "panel": of.get("panel", WIDE)} if product.right.is_packed_ahead else {"pack": 2}
             shared = {name: of[name] for name in ("mr", "mb", "ku", "near", "ahead", "tail", "tn")}
             yield MicroKernel(kernel.rule, kernel.rule_version, tuple({**shared, **own}.items()))
 
@@ -204,6 +216,7 @@ class Mlp(Rule):
             tile["fetch"],
             Axis("tail", "ragged rows have exact code", (0, 1)),
             thread_axes(task.threads, False)[1],
+            *panel_axes(any(product.right.is_packed_ahead for product in chain.products)),
         )
 
         def legal(kernel: MicroKernel) -> None:
@@ -217,7 +230,9 @@ class Mlp(Rule):
 
         def canonical(values: Mapping[str, int]) -> dict[str, int]:
             tail, threads = values["tail"] if values["mr"] > 1 else 0, values["tn"] if values["whole"] else 1
-            return {**values, "tail": tail, "tn": threads}
+            panel = canonical_panel(values["nv"] == values["ev"] == 1)
+            own = {"panel": panel} if "panel" in values else {}
+            return {**values, **own, "tail": tail, "tn": threads}
 
         return SearchSpace(self.name, self.version, axes, legal, canonical)
 
@@ -237,7 +252,7 @@ class Mlp(Rule):
         layouts: dict[str, Layout] = {}
         for product, own in zip(chain.products, chain.kernels(kernel), strict=True):
             dims = tuple((dim.constant or 0,) for dim in task.workload.tensors[product.right.tensor].dims)
-            layouts |= product.right.layouts(task.workload, PackLayout(own["nv"] * lanes, dims=dims))
+            layouts |= product.right.layouts(task.workload, PackLayout(packed_vectors(own) * lanes, dims=dims))
         return layouts
 
     def body(self, task: SearchTask, kernel: MicroKernel, function: KernelFunction) -> None:
@@ -291,4 +306,6 @@ class _Estimate:
         kept = [np.log2(self.kept / size + 2.0**-10) for size in (level.l1d_bytes, level.l2_bytes)]
         parts = [self.products[-1] / latency, self.moved / self.task.rates.clock_hz / latency]
         fixed = [len(self.chain.firsts), *(BYTES[of.product.right.dtype] for of in (first, second))]
-        return feature_table([*sizes, *cut, *kept, *parts, *map(np.asarray, fixed)], self.kernels, latency)
+        # Values that every kernel has: how wide panels are is no such one.
+        bare = [replace(each, values=tuple(own for own in each.values if own[0] != "panel")) for each in self.kernels]
+        return feature_table([*sizes, *cut, *kept, *parts, *map(np.asarray, fixed)], bare, latency)

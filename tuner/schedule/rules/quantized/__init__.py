@@ -48,7 +48,16 @@ from tuner.program.reference import compute
 from tuner.schedule.access import values as values_of
 from tuner.schedule.layout import Layout, PackLayout
 from tuner.schedule.product.atoms import FMA, only_fma
-from tuner.schedule.product.axes import canonicalised, check, default_values, ragged_axes, thread_axes, tile_axes
+from tuner.schedule.product.axes import (
+    canonicalised,
+    check,
+    default_values,
+    packed_vectors,
+    panel_axes,
+    ragged_axes,
+    thread_axes,
+    tile_axes,
+)
 from tuner.schedule.product.context import EmitContext
 from tuner.schedule.product.match.factors import factors_of, multiplied
 from tuner.schedule.product.match.plain import MatrixProduct, matrix_product, need_chain, need_dtypes, need_whole
@@ -88,6 +97,7 @@ class Quantized(ProductRule[MatrixProduct[Decoded]]):
             *ragged_axes(False),
             KernelAxis("pack", "panels are unpacked before they are used", (0, 1)),
             *thread_axes(task.threads, False),
+            *panel_axes(is_packed_ahead=True),
             KernelAxis("late", "shared factors are multiplied by sums", (0, 1) if product.right.grouped else (0,)),
         )
 
@@ -108,7 +118,7 @@ class Quantized(ProductRule[MatrixProduct[Decoded]]):
         return self.space(task).kernel(default_values(task, False, ku=4, late=0))
 
     def layouts(self, task: SearchTask, kernel: MicroKernel) -> Mapping[str, Layout]:
-        right, width = self.product(task.workload).right, kernel["nv"] * task.known_target.hardware.lanes()
+        right, width = self.product(task.workload).right, packed_vectors(kernel) * task.known_target.hardware.lanes()
         layouts = {name: PackLayout(width) for name in right.constants}
         return {**layouts, right.code.tensor: PackLayout(width, WORD_BYTES)} if right.code else layouts
 

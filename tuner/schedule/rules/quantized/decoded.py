@@ -18,6 +18,7 @@ from tuner.program.job.task import SearchTask
 from tuner.program.language.expr import TRANSCENDENTAL, Axis, Call, Const, Expr, Extent, Read
 from tuner.schedule.access import values
 from tuner.schedule.loops.estimates import Floats
+from tuner.schedule.product.axes import packed_vectors
 from tuner.schedule.product.context import Chunk, EmitContext, Panel
 from tuner.schedule.product.estimate import BYTES, REGISTER_BYTES, Estimate
 from tuner.schedule.product.product import Late, Right
@@ -120,15 +121,16 @@ class Decoded(Right):
     def _part(self, context: EmitContext, expr: Expr, panel: Panel, step: TirExpr, v: int) -> TirExpr:
         """Vector ``v`` of a part of the weight, as float32."""
         lanes, buffers, tensors = context.vectors.lanes, context.buffers, context.task.workload.tensors
-        index, first = tirx.floordiv(panel.column, i64(context.nr)), i64(v * lanes)
+        each, first = packed_vectors(context.kernel), i64(v * lanes)
+        index, begin = tirx.floordiv(panel.column, i64(each * lanes)) + i64(v // each), i64(v % each * lanes)
         packed, groups = dict(self.packed_reads), dict((*self.packed_reads, *self.plain_reads))
 
         def read(node: Read) -> TirExpr:
             if self.code is not None and node == CODE:
-                return _numbers(context, self.code, index, step, first)
+                return _numbers(context, self.code, index, step, begin)
             row = (tirx.floordiv(step, i64(groups[node])),)
             if node in packed:
-                value = buffers[node.tensor][(index, *row, context.vectors.ramp(first))]
+                value = buffers[node.tensor][(index, *row, context.vectors.ramp(begin))]
             elif not node.indices:
                 value = buffers[node.tensor][()]
             else:

@@ -123,7 +123,7 @@ def _product(context: EmitContext, inputs: TirExpr, start: TirExpr, vectors: Tir
     rest, base = I.Bind(vectors - full * i64(nv)), I.Bind(start)
 
     def panel(index: TirExpr, width: int) -> Panel:
-        return Panel(index * i64(context.nr), None, width, index, PackedAhead(inputs, base + index, i64(0)))
+        return Panel(index * i64(context.nr), None, width, index, PackedAhead(inputs, base + index, i64(0), nv))
 
     def strip(each: Callable[[Panel], None]) -> None:
         with I.serial(i64(0), full) as index:

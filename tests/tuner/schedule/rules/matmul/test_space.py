@@ -207,9 +207,11 @@ def test_the_space_depends_on_hardware_and_threads_alone() -> None:
     assert drawn(task(target=NARROW)) != drawn(base)
 
 
-def test_the_layout_follows_the_register_tile() -> None:
+def test_a_panel_is_a_vector_whatever_the_register_tile() -> None:
     kernel = RULE.default_kernel(task())
-    assert RULE.layouts(task(), kernel) == {"w": PackLayout(kernel["nv"] * 16)}
+    assert RULE.layouts(task(), kernel) == {"w": PackLayout(16)}
+    stored = RULE.space(task()).kernel(dict(kernel.values) | {"panel": 1})
+    assert RULE.layouts(task(), stored) == {"w": PackLayout(kernel["nv"] * 16)}
     assert RULE.layouts(task("matmul"), RULE.default_kernel(task("matmul"))) == {}
 
 

@@ -10,11 +10,12 @@ from tuner.errors import IllegalKernel
 from tuner.program.job.task import SearchTask
 from tuner.program.target import Target
 from tuner.schedule import space_of
+from tuner.schedule.product.axes import OF_VECTORS
 from tuner.schedule.space import MicroKernel, SearchSpace
 
 VALUES = {
     "mr": 8, "nv": 3, "mb": 8, "kc": 0, "ku": 1, "near": 0, "ahead": 0, "fetch": 0, "rows": 0, "tail": 0, "edge": 0,
-    "pack": 0, "tb": 1, "tn": 1,
+    "pack": 0, "tb": 1, "tn": 1, "panel": OF_VECTORS,
 }  # fmt: skip
 
 

@@ -1,0 +1,52 @@
+"""Panels that are packed ahead are one vector wide, so that kernels of any width read them: a library has them all."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from tests.contract.rule_samples import SAMPLES, sample_task
+from tests.contract.test_rule import RULE, TARGETS
+from tuner.schedule import layout_group
+from tuner.schedule.product.axes import WIDE
+from tuner.schedule.space import MicroKernel
+
+WITH_PANELS = [
+    ("x86_contraction", "dense-epilogue"),
+    ("x86_chain", "fixed"),
+    ("x86_gathered", "conv2d-nhwc"),
+    ("x86_quantized", "int4-groups"),
+    ("x86_grouped", "moe_dense"),
+]
+
+
+@pytest.mark.parametrize(("name", "title"), WITH_PANELS)
+def test_kernels_of_any_width_read_one_packed_form(name: str, title: str) -> None:
+    rule, task = RULE[name], sample_task(SAMPLES[name][title], TARGETS[1], 1)
+    space, rng = rule.space(task), np.random.default_rng(0)
+    kernels = [space.sample(rng) for _ in range(40)]
+    forms = {choice: {layout_group(task, each) for each in some} for choice, some in _alike(kernels)}
+    assert len({kernel["nv"] for kernel in kernels}) > 2
+    assert {len(each) for each in forms.values()} == {1}
+
+
+@pytest.mark.parametrize(("name", "title"), WITH_PANELS)
+def test_a_stored_kernel_keeps_its_wide_panels(name: str, title: str) -> None:
+    rule, task = RULE[name], sample_task(SAMPLES[name][title], TARGETS[1], 1)
+    space, default = rule.space(task), rule.default_kernel(task)
+    stored = space.kernel(dict(default.values) | {"panel": WIDE})
+    assert "panel" not in dict(stored.values)
+    assert space.has_axes_of(stored)
+    assert layout_group(task, stored) != layout_group(task, default)
+    assert space.legal(space.values_of(stored)) == default
+
+
+def _alike(kernels: list[MicroKernel]) -> list[tuple[tuple[int, ...], list[MicroKernel]]]:
+    """The kernels by their instruction and by how axes are joined: these have packed forms of their own."""
+
+    def choice(kernel: MicroKernel) -> tuple[int, ...]:
+        return kernel.get("group"), kernel.get("join")
+
+    return [(key, list(some)) for key, some in itertools.groupby(sorted(kernels, key=choice), choice)]
