@@ -2,7 +2,8 @@
 
 Each is tuned at eight values of T and timed at these and, mostly, at held-out ones, in alternating samples beside every
 rival and a stream that reads and writes as many bytes. ``--op`` (repeatable) names operators of
-suites/operators.yaml, ``resnet50`` or a layer of it, ``fused`` for all fused operators, or ``all``. The default are
+suites/operators.yaml, ``resnet50`` or a layer of it, ``fused`` for all fused operators, or ``all``; or operators,
+layers and families of suites/published.yaml, whose sizes are those of others' tables, or ``published``. The default are
 norms, softmax, sums of rows and elementwise chains. ``--sizes`` takes the first N workloads of each.
 
 Rivals: ``torch`` is PyTorch's kernel, and MKL and oneDNN with packed weights where they have a routine; ``compile`` is

@@ -8,7 +8,8 @@
       - {name: qkv, op: dense, args: {m: 16*T, n: 2304, k: 768}, dtype: float32}
       - {name: scaled, program: "y[i, j] = x[i, j] * s[i]", extents: {i: T, j: 64}}
 
-``suites/operators.yaml`` has the operators of ``benchmarks.operators`` in a form of its own.
+``suites/operators.yaml`` has the operators of ``benchmarks.operators`` in a form of its own, and
+``suites/published.yaml`` those of others' tables.
 """
 
 from __future__ import annotations
@@ -34,9 +35,14 @@ from tuner.program.target import Target, native
 
 FIELDS = {"name", "source", "shape_vars", "tune", "test", "workloads"}
 Args = Mapping[str, Any]
-FILE: Mapping[str, Any] = yaml.safe_load((Path(__file__).parents[1] / "suites" / "operators.yaml").read_text())
+FILE, PUBLISHED = (
+    yaml.safe_load((Path(__file__).parents[1] / "suites" / name).read_text())
+    for name in ("operators.yaml", "published.yaml")
+)
 OPERATORS: Mapping[str, Mapping[str, Any]] = FILE["operators"]
 """What the file says of each operator, by name."""
+KNOWN: Mapping[str, Mapping[str, Any]] = OPERATORS | PUBLISHED["operators"]
+"""Those of both files."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +114,7 @@ def read_suite(path: Path, target: Target, threads: int) -> tuple[str, list[Benc
 def named(workload: Workload) -> tuple[str, Args]:
     """The workload's name among operators, as ``dense`` or ``dense+bias+gelu``, and its args with all settings."""
     data = workload.to_json()
-    programs = (name for name, told in OPERATORS.items() if told.get("program") == data.get("program", ""))
+    programs = (name for name, told in KNOWN.items() if told.get("program") == data.get("program", ""))
     op = str(data.get("op") or next(programs, ""))
     defaults = {key: setting.default for key, setting in OPS[op].settings.items()} if op in OPS else {}
     return "+".join([op, *data.get("epilogue", ())]), defaults | data.get("args", {})
@@ -119,9 +125,10 @@ def is_fused(name: str) -> bool:
 
 
 def names_of(names: Sequence[str]) -> list[str]:
-    """The operators' names, with ``all``, ``fused`` and ``default`` spelled out, each once."""
-    families = {"all": list(OPERATORS), "fused": list(filter(is_fused, OPERATORS))}
-    families["default"] = FILE["default"]
+    """The operators' names, with ``all``, ``fused``, ``default`` and published families spelled out, each once."""
+    families = {"all": list(OPERATORS), "fused": list(filter(is_fused, OPERATORS)), "default": FILE["default"]}
+    families |= PUBLISHED["families"]
+    families["published"] = [each for family in PUBLISHED["families"].values() for each in family]
     return list(dict.fromkeys(each for name in names for each in families.get(name, [name])))
 
 
@@ -131,13 +138,13 @@ def benchmarks_of(name: str, target: Target, threads: int, timed: Sequence[int] 
 
     Raises InvalidInput for a name that is none of these.
     """
-    layers = {layer: of for of, told in OPERATORS.items() for layer in told.get("layers", ())}
+    layers = {layer: of for of, told in KNOWN.items() for layer in told.get("layers", ())}
     operator = layers.get(name, name)
-    if operator not in OPERATORS:
-        known = f"one of: {', '.join(sorted({*OPERATORS, *layers, 'all', 'fused'}))}"
-        raise InvalidInput("op", f"{name!r} is no operator, program or family of this benchmark", known)
-    told = OPERATORS[operator]
-    values = FILE["values"][told.get("values", "usual")]
+    if operator not in KNOWN:
+        known = ", ".join(sorted({*KNOWN, *layers, *PUBLISHED["families"], "all", "fused", "published"}))
+        raise InvalidInput("op", f"{name!r} is no operator, program or family of this benchmark", f"one of: {known}")
+    told = KNOWN[operator]
+    values = (FILE["values"] | PUBLISHED["values"])[told.get("values", "usual")]
     tuned, variable = tuple(values["tune"]), ShapeVar("T", range(1, values["tune"][-1] + 1))
     chosen = [value for value in timed or () if value <= tuned[-1]] or values["test"]
     sizes = told.get("layers") or {_label(name, each, told["sizes"]): each for each in told["sizes"]}

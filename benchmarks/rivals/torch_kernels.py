@@ -1,4 +1,4 @@
-"""PyTorch's own kernel for each operator of the catalogue, and for the programs of suites/operators.yaml.
+"""PyTorch's own kernel for each operator of the catalogue, and for the programs of its suites.
 
 A kernel is a function from the operator's args (its settings filled in) and the inputs of a call, as tensors, to the
 result. What is done ahead of all calls, as packing a weight, is in PREPARED, whose entries give the call.
@@ -15,7 +15,8 @@ from torch.nn import functional
 
 from benchmarks.harness.calls import Call, DoesNotApply
 from benchmarks.harness.suite import Args, named
-from benchmarks.rivals.torch_products import Prepared, int4_numbers, tensor_of
+from benchmarks.harness.turns import MIN_ROUNDS, alternate, sampler
+from benchmarks.rivals.torch_products import Prepared, by_expert, int4_numbers, tensor_of
 from tuner.program.catalogue import OPS
 from tuner.program.language.workload import Workload
 from tuner.program.target import Hardware, native
@@ -88,16 +89,7 @@ def _int4_dense(args: Args, x: Any, halves: Any, scales: Any) -> Call:
 
 
 def _moe(args: Args, x: Any, weight: Any, expert: Any) -> Call:
-    """Expert by expert, the rows of each gathered: PyTorch has no routine for all of them."""
-    out = torch.empty(x.shape[0], weight.shape[1], dtype=x.dtype)
-
-    def call() -> Any:
-        for index in range(weight.shape[0]):
-            rows = (expert == index).nonzero().flatten()
-            out.index_copy_(0, rows, functional.linear(x.index_select(0, rows), weight[index]))
-        return out
-
-    return call
+    return by_expert(x, expert, weight.shape[1], [partial(functional.linear, weight=each) for each in weight])
 
 
 # -- windows ----------------------------------------------------------------------------------------------------------
@@ -125,12 +117,38 @@ def _depthwise_nhwc(args: Args, x: Any, weight: Any) -> Call:
     return lambda: functional.conv2d(x, weight, padding=1, groups=len(weight))
 
 
+def _capsules(args: Args, image: Any, weight: Any) -> Call:
+    """The faster of einsum, a matrix product of the windows, and a convolution of c * m channels for each i."""
+    (b, c, height, width, i, m), (k, _, r, s, _, j) = image.shape, weight.shape
+    windows = image.unfold(2, r, 2).unfold(3, s, 2)
+    merged = weight.permute(0, 5, 1, 4, 2, 3).reshape(k * j, c * m, r, s)
+
+    def convolution() -> Any:
+        images = image.permute(0, 4, 1, 5, 2, 3).reshape(b * i, c * m, height, width)
+        out = functional.conv2d(images, merged, stride=2)
+        return out.reshape(b, i, k, j, *out.shape[2:]).permute(0, 2, 4, 5, 1, 3)
+
+    return _faster(convolution, lambda: torch.einsum("bcpqimrs,kcrsmj->bkpqij", windows, weight))
+
+
+def _faster(first: Call, second: Call) -> Call:
+    """Timed ahead of all calls; under torch.compile, which times nothing, the first."""
+    if torch.compiler.is_compiling():
+        return first
+    times = alternate({"first": sampler(first), "second": sampler(second)}, rounds=MIN_ROUNDS)
+    return first if times["first"] <= times["second"] else second
+
+
 # -- rows, attention, what is fused -----------------------------------------------------------------------------------
 def _transpose(args: Args, x: Any) -> Call:
     # Not x.contiguous(): where a dim is 1 that is x itself, and copies nothing.
     turned = x.transpose(1, 2)
     out = torch.empty(turned.shape)
     return lambda: out.copy_(turned)
+
+
+def _copy(args: Args, x: Any) -> Call:
+    return partial(torch.empty_like(x).copy_, x)
 
 
 def _attention(args: Args, q: Any, k: Any, v: Any) -> Call:
@@ -178,13 +196,15 @@ WITH_OUT: Mapping[str, Callable[..., tuple[Any, ...]]] = {
     "gemv": lambda weight, x: (torch.mv, weight, x), "vector_matrix": lambda x, weight: (torch.mv, weight.t(), x),
     "softmax": lambda x: (torch.softmax, x, -1), "reduce_sum": lambda x: (torch.sum, x, -1),
     "reduce_max": lambda x: (torch.amax, x, -1), "reduce_mean": lambda x: (torch.mean, x, -1),
-    "column_sum": lambda x: (torch.sum, x, 0),
+    "column_sum": lambda x: (torch.sum, x, 0), "fast_dlight_add": lambda x, y: (torch.add, x, y),
+    "fast_dlight_matmul_nt": lambda x, y: (torch.matmul, x, y.t()),
 }  # fmt: skip
 """Functions that take ``out=``, and their operands."""
 PREPARED: Mapping[str, Callable[..., Call]] = {
     "dense_int8": _quantized_dense, "dense_int4": _int4_dense, "moe_dense": _moe, "conv2d_int8": _quantized_conv,
     "conv2d_int8_nhwc": partial(_quantized_conv, nhwc=True), "avg_pool2d": _avg_pool2d,
-    "depthwise_nhwc": _depthwise_nhwc, "transpose": _transpose, "attention": _attention,
+    "depthwise_nhwc": _depthwise_nhwc, "transpose": _transpose, "attention": _attention, "fast_dlight_copy": _copy,
+    "neoflow_capsules": _capsules,
 }  # fmt: skip
 OF_BYTES = frozenset({"dense_int8", "conv2d_int8", "conv2d_int8_nhwc"})
 """Kernels of oneDNN that multiply bytes."""

@@ -121,8 +121,6 @@ def packed(workload: Workload) -> Prepared:
     name, args = named(workload)
     if name not in PACKED:
         return onednn(workload)
-    if args.get("layout", "nchw") != "nchw":
-        raise DoesNotApply("it packs for channels first here")
 
     def call(inputs: Sequence[Array]) -> Call:
         try:
@@ -150,9 +148,32 @@ def _int4_linear(args: Args, inputs: Sequence[Any]) -> Call:
     return _linear()(args, [x, weight])
 
 
+def _experts(args: Args, inputs: Sequence[Any]) -> Call:
+    """The weight of each expert packed for the rows that it has in the mean."""
+    x, weight, expert = inputs
+    packed = [torch.ops.mkldnn._reorder_linear_weight(each, max(1, len(x) // len(weight))) for each in weight]
+    layers = [lambda rows, each=each: _pointwise(rows, each, is_packed=False)() for each in packed]
+    return by_expert(x, expert, weight.shape[1], layers)
+
+
+def by_expert(x: Any, expert: Any, columns: int, layers: Sequence[Callable[[Any], Any]]) -> Call:
+    """Expert by expert, the rows of each gathered for its layer: PyTorch has no routine for all of them."""
+    out = torch.empty(x.shape[0], columns, dtype=x.dtype)
+
+    def call() -> Any:
+        for index, layer in enumerate(layers):
+            rows = (expert == index).nonzero().flatten()
+            out.index_copy_(0, rows, layer(x.index_select(0, rows)))
+        return out
+
+    return call
+
+
 def _conv(rank: int, *epilogue: str, is_transpose: bool = False) -> Kernel:
     def kernel(args: Args, inputs: Sequence[Any]) -> Call:
         x, weight, *others = inputs
+        # A view whose strides tell oneDNN where the channels lie.
+        x = x.movedim(-1, 1) if args.get("layout") == "nhwc" else x
         bias = others[0] if "bias" in epilogue else None
         if weight.dim() == rank + 1:
             # A depthwise weight: each channel is a group.
@@ -179,7 +200,7 @@ def _activation(epilogue: Sequence[str]) -> tuple[str, str]:
 
 PACKED: Mapping[str, Kernel] = {
     **dict.fromkeys(("dense", "dense_bfloat16"), _linear()), "dense+bias+gelu": _linear("bias", "gelu"),
-    "dense_int4": _int4_linear,
+    "dense_int4": _int4_linear, "moe_dense": _experts,
     **dict.fromkeys(("conv2d", "group_conv2d", "dilated_conv2d", "depthwise_conv2d"), _conv(2)), "conv3d": _conv(3),
     "conv2d+bias+relu": _conv(2, "bias", "relu"), "conv2d_transpose": _conv(2, is_transpose=True),
 }  # fmt: skip

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.harness.suite import OPERATORS, benchmarks_of, names_of
+from benchmarks.harness.suite import FILE, KNOWN, OPERATORS, PUBLISHED, benchmarks_of, names_of
 from benchmarks.operators import contenders_of, some_of
 from tests.docs.promised import listed, section
 from tuner.errors import InvalidInput
@@ -41,6 +41,34 @@ def test_all_is_every_promised_operator_every_program_and_the_fused_ones() -> No
     assert names_of(["softmax", "fused", "softmax"]) == ["softmax", *fused]
     assert len(fused) == 4
     assert set(names_of(["all"])) == set(OPERATORS) > {*listed(section("A job")), *fused, "resnet50"}
+
+
+def test_published_tables_are_families_of_their_own() -> None:
+    families = PUBLISHED["families"]
+    assert set(families) == {"tilelink", "neoflow", "flextensor", "fast_dlight"}
+    assert names_of(["neoflow", "tilelink"]) == [*families["neoflow"], *families["tilelink"]]
+    assert len(names_of(["flextensor"])) == 12
+    assert names_of(["published"]) == names_of(list(families))
+    assert set(names_of(["published"])) == {*PUBLISHED["operators"], *families["flextensor"]} <= set(KNOWN)
+    assert not set(PUBLISHED["operators"]) & set(OPERATORS)
+    assert not set(PUBLISHED["values"]) & set(FILE["values"])
+
+
+@pytest.mark.parametrize("name", PUBLISHED["operators"])
+def test_published_operators_fit_24_gigabytes_and_half_of_their_shapes_are_held_out(name: str) -> None:
+    for benchmark in benchmarks_of(name, native(), 1):
+        seen = [benchmark.tuned_on(shape) for shape in benchmark.test]
+        assert 0 < sum(seen) <= len(seen) / 2
+        workload, (*_, largest) = benchmark.task.workload, benchmark.task.instances
+        # As often as there are contenders, each with a packed copy.
+        assert sum(tensor.bytes(workload.dims(largest.shape)) for tensor in workload.operands) < 0.75 * 2**30
+
+
+def test_an_mlp_has_the_product_to_its_intermediate_size_and_the_one_back() -> None:
+    layers = KNOWN["tilelink_mlp"]["layers"] | KNOWN["tilelink_moe"]["layers"]
+    for name in [name for name in layers if name.endswith("_up")]:
+        up, down = layers[name], layers[name.replace("_up", "_down")]
+        assert up == {**down, "n": down["k"], "k": down["n"]}
 
 
 def test_a_layer_of_resnet_is_named_by_itself() -> None:

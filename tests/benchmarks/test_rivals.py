@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from benchmarks.harness.calls import DoesNotApply, inputs_of
-from benchmarks.harness.suite import benchmarks_of, names_of
+from benchmarks.harness.suite import PUBLISHED, benchmarks_of, names_of
 from benchmarks.kernels import DEFAULT_RIVALS
 from benchmarks.rivals import VENDORS, contender
 from tuner.program.catalogue import OPS
@@ -20,7 +20,7 @@ from tuner.program.target import native
 
 pytest.importorskip("torch", reason="torch is not installed: pip install 'shapewright[bench]'")
 
-from benchmarks.rivals import torch_compiled
+from benchmarks.rivals import torch_compiled, torch_kernels
 from benchmarks.rivals.torch_kernels import OF_BYTES, saturates
 
 EXTENTS = {"b": 3, "m": "T", "n": 7, "k": 9}
@@ -36,8 +36,20 @@ APPLY = {
 NOT_CONSTANT = {"program": "out[i, j] = sum(p) a[i, p] * b[j, p]", "extents": {"i": "T", "j": 7, "p": 9}}
 
 
+MOST = 32
+"""Of an extent of a published operator, whose own sizes take seconds. Groups of four bits need as many."""
+
+
 def workload_of(op: str) -> Workload:
     return make_workload(op, {axis: EXTENTS[axis] for axis in OPS[op].args})
+
+
+def smaller(workload: Workload) -> Workload:
+    """The workload with no constant extent above MOST."""
+    data = workload.to_json()
+    sizes = "args" if "args" in data else "extents"
+    cut = {axis: min(size, MOST) if type(size) is int else size for axis, size in data[sizes].items()}
+    return workload_from_json({**data, sizes: cut})
 
 
 def check(name: str, workload: Workload, shape: dict[str, int]) -> None:
@@ -93,6 +105,20 @@ def test_pytorchs_kernel_computes_the_operator(op: str) -> None:
     check("torch", workload, {"T": 3})
 
 
+@pytest.mark.parametrize("op", PUBLISHED["operators"])
+def test_pytorchs_kernels_compute_the_published_operators(op: str) -> None:
+    whole = [benchmark.task.workload for benchmark in benchmarks_of(op, native(), 1)]
+    for workload in {each.key: each for each in map(smaller, whole)}.values():
+        check("torch", workload, {"T": 3})
+
+
+@pytest.mark.parametrize("way", ["first", "second"])
+def test_both_ways_to_a_capsule_convolution_compute_it(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+    times = {"first": 1.0, "second": 1.0, way: 0.5}
+    monkeypatch.setattr(torch_kernels, "alternate", lambda calls, **limits: times)
+    check("torch", smaller(benchmarks_of("capsule_matrices", native(), 1)[0].task.workload), {"T": 2})
+
+
 @pytest.mark.parametrize(
     ("op", "args"),
     [
@@ -115,17 +141,15 @@ def test_a_program_that_pytorch_has_no_kernel_for_is_refused() -> None:
     "op",
     [
         "conv2d", "conv3d", "conv2d_transpose", "depthwise_conv2d", "dense_int4", "fused_conv2d_bias_relu",
-        "fused_dense_bias_gelu",
+        "fused_dense_bias_gelu", "moe_dense",
     ],
 )  # fmt: skip
 def test_onednn_packs_weights_and_fuses_activations(op: str) -> None:
     check("onednn", benchmarks_of(op, native(), 1)[0].task.workload, {"T": 3})
 
 
-def test_what_onednn_does_not_pack_is_refused() -> None:
-    workload = make_workload("conv2d", {**CONV, "layout": "nhwc"})
-    with pytest.raises(DoesNotApply, match="channels first"):
-        contender("onednn", workload, None, 1)
+def test_onednn_packs_for_channels_last() -> None:
+    check("onednn", make_workload("conv2d", {**CONV, "layout": "nhwc"}), SHAPE)
 
 
 def test_torch_compile_that_takes_too_long_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
