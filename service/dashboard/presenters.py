@@ -78,10 +78,10 @@ def budget_share(summary: SearchSummary | None) -> float:
 
 
 def headline(summary: SearchSummary | None) -> list[tuple[str, str]]:
-    """What the search came to, each figure with what it is: ``("1.62×", "over the default (1.58x to 1.66x)")``."""
+    """What the search came to, each figure with what it is: ``("1.62x", "over the default (1.58x to 1.66x)")``."""
     if summary is None:
         return []
-    result = [(ratio.figure.replace("x", "×"), ratio.rival) for ratio in summary.outcome.ratios]
+    result = [(ratio.figure, ratio.rival) for ratio in summary.outcome.ratios]
     if result:
         result[-1] = (result[-1][0], f"{result[-1][1]} ({summary.outcome.label})")
     if summary.kernels is not None:

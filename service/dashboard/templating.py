@@ -23,10 +23,10 @@ def seconds(value: float | None) -> str:
 
 
 def ratio(value: Ratio | float | None) -> str:
-    """``1.42×``; ``equal`` where that is within noise."""
+    """``1.42x``; ``equal`` where that is within noise."""
     if isinstance(value, Ratio):
-        return value.figure.replace("x", "×")
-    return NOTHING if value is None else f"{value:.2f}×"
+        return value.figure
+    return NOTHING if value is None else f"{value:.2f}x"
 
 
 def age(value: float | None) -> str:

@@ -49,21 +49,26 @@ from tuner.records import NUMPY, ErrorKind
 from worker.device_server import start_device
 from worker.tracker import start_tracker
 
-LIMIT_S = 2.0
+PATIENT_S, LIMIT_S = 20.0, 2.0
+"""What a runner waits for a candidate, on however busy a machine; and for one that hangs."""
 
 
 class Bed:
     """A runner, its device's id, and the process that serves it."""
 
     def __init__(self, connect: Connect, device: str, server: Callable[[], int], *, pooled: bool = False) -> None:
-        self.connect = connect
-        self.runner: Runner = RpcRunner(connect, timeout_s=LIMIT_S)
-        if pooled:
-            # Two that compete for one device.
-            members = dict.fromkeys("ab", partial(RpcRunner, connect, timeout_s=LIMIT_S))
-            self.runner = RunnerPool(lambda: members)
+        self.connect, self._pooled = connect, pooled
+        self.runner = self.runner_of(PATIENT_S)
         self.device = device
         self._server = server
+
+    def runner_of(self, timeout_s: float) -> Runner:
+        """A runner that waits so long for a candidate."""
+        if not self._pooled:
+            return RpcRunner(self.connect, timeout_s=timeout_s)
+        # Two that compete for one device.
+        members = dict.fromkeys("ab", partial(RpcRunner, self.connect, timeout_s=timeout_s))
+        return RunnerPool(lambda: members)
 
     @property
     def server_pid(self) -> int:
@@ -135,11 +140,15 @@ def test_a_process_that_was_killed_tells_of_the_machine(runner: Runner) -> None:
     assert "killed" in results[0].error
 
 
-def test_a_hang_while_it_is_timed_frees_the_device(runner: Runner) -> None:
-    started = time.monotonic()
-    results = runner.run(TASK, [request(HANG_WHEN_TIMED, 1, 64), request(RIGHT, 2)])
-    assert [result.error_kind for result in results] == [ErrorKind.RUN_TIMEOUT, None]
-    assert LIMIT_S <= results[0].run_s < time.monotonic() - started
+def test_a_hang_while_it_is_timed_frees_the_device(bed: Bed) -> None:
+    bed.runner.close()
+    started, impatient = time.monotonic(), bed.runner_of(LIMIT_S)
+    (hung,) = impatient.run(TASK, [request(HANG_WHEN_TIMED, 1, 64)])
+    assert hung.error_kind is ErrorKind.RUN_TIMEOUT
+    assert LIMIT_S <= hung.run_s < time.monotonic() - started
+    impatient.close()
+    assert bed.runner.run(TASK, [request(RIGHT, 2)])[0].ok
+    bed.runner.close()
 
 
 def test_results_name_the_device_that_ran_them(bed: Bed, runner: Runner) -> None:

@@ -84,7 +84,7 @@ function showProgress(data) {
   // Events of earlier versions have no ratios.
   const { label, ratios = [], cautions = [] } = data.outcome ?? {};
   const shown = ratios.map(({ figure: value, rival }, index) =>
-    figure(value.replace("x", "×"), index === ratios.length - 1 ? `${rival} (${label})` : rival));
+    figure(value, index === ratios.length - 1 ? `${rival} (${label})` : rival));
   if (shown.length) document.getElementById("headline").replaceChildren(...shown);
   const warned = document.getElementById("cautions");
   warned.hidden = !cautions.length;

@@ -62,8 +62,8 @@ def test_progress_stays_within_its_bounds(summary: dict[str, Any], expected: flo
 
 def test_the_headline_says_what_a_search_came_to() -> None:
     assert presenters.headline(SearchSummary.from_json(DONE)) == [
-        ("1.50×", "over the default"),
-        ("1.10×", "over NumPy's BLAS (library, timed at the end)"),
+        ("1.50x", "over the default"),
+        ("1.10x", "over NumPy's BLAS (library, timed at the end)"),
         ("3", "kernels"),
         ("30 s", "of search"),
     ]

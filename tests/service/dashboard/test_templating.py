@@ -8,7 +8,7 @@ from service.times import between_s
 
 def test_what_is_not_known_is_a_dash() -> None:
     assert (seconds(None), ratio(None), count(None), clock(None)) == ("–",) * 4
-    assert (seconds(12.34e-6), ratio(1.618), count(12345.0)) == ("12.3 µs", "1.62×", "12,345")
+    assert (seconds(12.34e-6), ratio(1.618), count(12345.0)) == ("12.3 µs", "1.62x", "12,345")
 
 
 def test_times_of_either_database_are_understood() -> None:

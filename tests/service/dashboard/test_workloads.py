@@ -20,7 +20,7 @@ def test_what_is_served_says_by_which_decision(api: TestClient, storage: Storage
     page = api.get(f"/workloads/{old.key}").text
     served, _, rest = page.partition("<h2>Names</h2>")
     assert f'data-copy="{new.digest[:12]}"' in served
-    assert "1.30× as fast as" in served
+    assert "1.30x as fast as" in served
     assert "timed in turns" in served
     history = rest[rest.index("<h2>History</h2>") : rest.index("<h2>Libraries</h2>")]
     assert history.index(new.digest[:12]) < history.index("not compared with another")
