@@ -21,13 +21,14 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.tirx import compilation_pipeline
 from tvm.tirx.script.builder import ir as I  # noqa: N812
 
-from tuner.library.dispatcher import Leaf, Tree
+from tuner.library.dispatcher import Leaf, Tree, expression
 from tuner.library.entry import EntryArguments
 from tuner.library.machine_code import linked, object_code, tvm_target
 from tuner.library.package import ENTRY, CompiledKernel
 from tuner.program.job.task import SearchTask
 from tuner.program.language.workload import Workload
 from tuner.schedule import emit, layout_group, layouts_of
+from tuner.schedule.function import dim_expr
 from tuner.schedule.layout import Layout
 from tuner.schedule.space import MicroKernel
 
@@ -200,7 +201,7 @@ def _dispatch(tree: Tree, dims: Mapping[str, Any], call: Callable[[int], Any]) -
         code = I.Bind(call(tree.kernel))
         with I.Assert(code == tirx.IntImm("int32", 0), "the kernel could not run: out of memory or threads"):
             return
-    with I.If(dims[tree.dim] <= tirx.IntImm("int64", tree.at_most)):
+    with I.If(dim_expr(expression(tree.dim), dims) <= tirx.IntImm("int64", tree.at_most)):
         with I.Then():
             _dispatch(tree.then, dims, call)
         with I.Else():

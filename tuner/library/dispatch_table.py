@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.library.dispatcher import (
+    EXTENTS_FORMAT,
     FORMAT,
     Dispatcher,
     choose,
@@ -33,8 +34,8 @@ class ServedTable:
 
     def __init__(self, dispatch: JsonObject) -> None:
         """Read the content of a dispatch.json. Raises ShapewrightError for a format that this version does not know."""
-        if dispatch.get("format") != FORMAT:
-            # Of an earlier release: its axes have to be translated.
+        if dispatch.get("format") not in (EXTENTS_FORMAT, FORMAT):
+            # Of the first release: its axes have to be translated.
             read = Dispatcher.from_json(dispatch)
             self.bounds, self._tree = dict(read.bounds), read.tree
             self.kernels = tuple(map(kernel_json, read.kernels))

@@ -8,12 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from tuner.errors import ShapewrightError, shown
 from tuner.program.job.range_text import Ranges
 from tuner.program.job.task import SearchTask
+from tuner.program.language.dims import DimExpr
 from tuner.program.language.spans import span_of, span_of_extent, span_to_json
 from tuner.program.language.workload import JsonObject, Workload, format_shape
 from tuner.schedule.space import MicroKernel
@@ -22,9 +23,13 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-FORMAT = 2
+FORMAT = 3
+EXTENTS_FORMAT = 2
+"""Tables of this format compare symbols alone."""
 AXES_FORMAT = 1
-"""Tables of this format name dims by the axes of the operator; those of today by the workload's symbols."""
+"""Tables of this format name dims by the axes of the operator; later ones by the workload's symbols."""
+EXPRESSIONS = 4096
+"""Expressions of trees that a process keeps in parsed form."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +41,11 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """``then`` where ``dim <= at_most``, else ``otherwise``."""
+    """``then`` where ``dim <= at_most``, else ``otherwise``.
+
+    ``dim`` is a symbol, or a feature of the shape: an integer expression of symbols as ``DimExpr`` writes it, such as
+    ``m%14`` (rows that are left of tiles of 14) or ``((m+13)//14)*n``.
+    """
 
     dim: str
     at_most: int
@@ -50,8 +59,19 @@ Tree = Node | Leaf
 def choose(tree: Tree, dims: Mapping[str, int]) -> int:
     """The index of the kernel for these dims."""
     while isinstance(tree, Node):
-        tree = tree.then if dims[tree.dim] <= tree.at_most else tree.otherwise
+        tree = tree.then if feature(tree.dim, dims) <= tree.at_most else tree.otherwise
     return tree.kernel
+
+
+def feature(text: str, dims: Mapping[str, Any]) -> Any:
+    """A symbol or a feature at these dims: an int or, of dims that are arrays, an array."""
+    return dims[text] if text in dims else expression(text).evaluate(dims)
+
+
+@lru_cache(EXPRESSIONS)
+def expression(text: str) -> DimExpr:
+    """A feature in parsed form. Raises InvalidInput where it is none."""
+    return DimExpr.of(text)
 
 
 def bounded(tree: Tree, bounds: Mapping[str, tuple[int, int]], safe: int) -> Tree:
@@ -167,7 +187,7 @@ class Dispatcher:
 
         Raises ShapewrightError for a format that this version does not know.
         """
-        if data.get("format") not in (AXES_FORMAT, FORMAT):
+        if data.get("format") not in (AXES_FORMAT, EXTENTS_FORMAT, FORMAT):
             problem = f"dispatch table of format {shown(data.get('format'))}"
             raise ShapewrightError(f"{problem}: this version reads formats {AXES_FORMAT} to {FORMAT}")
         task = SearchTask.from_json(data["task"])
@@ -232,8 +252,18 @@ def _tree_json(tree: Tree) -> JsonObject:
 
 
 def tree_from_json(data: Mapping[str, Any], symbols: Mapping[str, str]) -> Tree:
-    """``symbols``: by the name of a dim in the table, the symbol that it is."""
+    """``symbols``: by the name of a dim in the table, the symbol that it is. Raises KeyError, TypeError, ValueError or
+    InvalidInput for what is no tree."""
     if "kernel" in data:
         return Leaf(int(data["kernel"]))
     then, otherwise = (tree_from_json(data[branch], symbols) for branch in ("then", "else"))
-    return Node(symbols[data["dim"]], data["at_most"], then, otherwise)
+    return Node(_feature_name(data["dim"], symbols), data["at_most"], then, otherwise)
+
+
+def _feature_name(text: str, symbols: Mapping[str, str]) -> str:
+    """A symbol by its name in the table, or a feature of symbols, as it is written."""
+    if text in symbols:
+        return symbols[text]
+    if not isinstance(text, str) or not expression(text).variables <= symbols.keys():
+        raise ValueError(f"{shown(text)} is no feature of {', '.join(symbols)}")
+    return text

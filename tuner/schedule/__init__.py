@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         rules_for,
         rules_of,
         space_of,
+        tiles_of,
     )
     from tuner.schedule.rule import Extents, NoMatch, Rule, extents_of
 
@@ -40,6 +41,7 @@ __all__ = [
     "rules_for",
     "rules_of",
     "space_of",
+    "tiles_of",
 ]
 
 OF_RULES = ("Extents", "NoMatch", "Rule", "extents_of")

@@ -5,6 +5,7 @@ Several rules may match a task: its space is the union of theirs, and a micro-ke
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 
 from tuner.errors import IllegalKernel, InvalidInput, shown
 from tuner.program.job.task import SearchTask
+from tuner.program.language.dims import DimExpr
 from tuner.program.language.workload import Workload
 from tuner.program.target import Target
 from tuner.schedule.cut.rule import PREFIX, Cut, Piece
@@ -195,6 +197,17 @@ def current_version(rule: str) -> int | None:
 def is_current(kernel: MicroKernel) -> bool:
     """Whether a kernel means to this version what it meant to the one that measured it."""
     return kernel.rule_version == current_version(kernel.rule)
+
+
+def tiles_of(task: SearchTask, kernels: Sequence[MicroKernel]) -> dict[DimExpr, tuple[int, ...]]:
+    """By dynamic extents, over the symbols, the sizes of the kernels' tiles along them, ascending; none of 1."""
+    found: dict[DimExpr, set[int]] = {}
+    for kernel in kernels:
+        for axes, sizes in rule_of(kernel).tiles(task, kernel).items():
+            extent = math.prod((task.workload.sizes[axis] for axis in axes), start=DimExpr.of(1))
+            if extent.constant is None:
+                found.setdefault(extent, set()).update(size for size in sizes if size > 1)
+    return {extent: tuple(sorted(sizes)) for extent, sizes in found.items()}
 
 
 def layouts_of(task: SearchTask, kernel: MicroKernel) -> Mapping[str, Layout]:

@@ -21,6 +21,9 @@ from tuner.schedule.space import MicroKernel, SearchSpace
 Found = TypeVar("Found")
 Extents = Mapping[str, NDArray[np.int64]]
 """The extent of each axis of the program, by name, for several shapes at once: arrays of one length."""
+Tiles = Mapping[tuple[str, ...], tuple[int, ...]]
+"""By axes of the program whose extents are multiplied, the sizes of tiles along them: one of rows or of columns, and
+as many as all threads take at once. Where they do not divide the extent, something is left."""
 
 
 def extents_of(workload: Workload, shapes: Sequence[Mapping[str, int]]) -> Extents:
@@ -79,6 +82,11 @@ class Rule(ABC):
     @abstractmethod
     def features(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float32]:
         """[kernels, shapes, features]: what the learned residual looks at; as many for every workload of the rule."""
+
+    def tiles(self, task: SearchTask, kernel: MicroKernel) -> Tiles:
+        """The tiles of this micro-kernel: what its time depends on beside the extents, and a dispatcher looks at. A
+        vector along every axis, if the rule does not say."""
+        return {(axis,): (task.known_target.hardware.lanes(),) for axis in task.workload.program.axes}
 
     def layouts(self, task: SearchTask, kernel: MicroKernel) -> Mapping[str, Layout]:
         """By constant tensor how it must be packed for this micro-kernel; those left out are passed as they are."""

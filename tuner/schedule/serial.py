@@ -14,7 +14,7 @@ from tuner.program.language.workload import Workload
 from tuner.program.target import Target
 from tuner.schedule.function import KernelFunction
 from tuner.schedule.layout import Layout
-from tuner.schedule.rule import Extents, NoMatch, Rule
+from tuner.schedule.rule import Extents, NoMatch, Rule, Tiles
 from tuner.schedule.space import MicroKernel, SearchSpace
 
 SERIAL = "serial:"
@@ -50,6 +50,9 @@ class Serial(Rule):
 
     def features(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float32]:
         return self.rule.features(task.for_threads(1), self._own(kernels), extents)
+
+    def tiles(self, task: SearchTask, kernel: MicroKernel) -> Tiles:
+        return self.rule.tiles(task.for_threads(1), self._own([kernel])[0])
 
     def layouts(self, task: SearchTask, kernel: MicroKernel) -> Mapping[str, Layout]:
         return self.rule.layouts(task.for_threads(1), self._own([kernel])[0])

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.library.dispatcher import Dispatcher, TableRow, bounded
-from tuner.library.fitting import fit
+from tuner.library.dispatcher import Dispatcher, TableRow, Tree, bounded, symbol_bounds
+from tuner.library.fitting import chosen, features_of, fit
 from tuner.library.selection import select, spread_weights
 from tuner.program.job.task import SearchTask
-from tuner.schedule import layout_group
+from tuner.schedule import layout_group, tiles_of
 from tuner.schedule.space import MicroKernel
 from tuner.search.cost_model import CostModel
 from tuner.search.observations import Measured, latency_table
+
+MAX_FITTED = 65_536
+"""Shapes that a dispatcher is fitted to: all of a range of two dims of 256, and about as many of larger ones. What is
+best changes from one shape to the next: where every second one was left out, others lost up to half of their time."""
+AT_ONCE = 4096
+"""Shapes that are predicted together, which bounds memory."""
 
 
 def choose_set(
@@ -61,20 +66,24 @@ def make_dispatcher(
     task: SearchTask, model: CostModel, measured: Measured, kernels: Sequence[MicroKernel]
 ) -> Dispatcher:
     """The tree over every shape of the range; outside it the kernel that is best in the mean of log latencies."""
-    workload, shapes = task.workload, task.shapes()
+    shapes = task.shapes()
     latency = latency_table(task, model, measured, kernels, shapes).T
     safe = int(np.log(latency).sum(axis=0).argmin())
-    names = workload.symbols
-    points = _points(task, shapes).astype(np.int64)
-    exprs = workload.symbol_exprs
-    bounds = {name: exprs[name].bounds(task.ranges) for name in names}
-    bare = Dispatcher(task, tuple(kernels), safe, bounded(fit(names, points, latency), bounds, safe))
-    table = []
-    for row, shape in enumerate(shapes):
-        index = bare.index_for(workload.dims(shape))
+    tree = bounded(_fitted(task, model, measured, kernels), symbol_bounds(task), safe)
+    table, serves = [], chosen(tree, task.workload.symbols, _points(task, shapes).astype(np.int64)).tolist()
+    for row, (shape, index) in enumerate(zip(shapes, serves, strict=True)):
         measured_s = measured.latency_s(kernels[index], tuple(sorted(shape.items())))
         table.append(TableRow(shape, index, float(latency[row, index]), measured_s))
-    return replace(bare, table=tuple(table))
+    return Dispatcher(task, tuple(kernels), safe, tree, tuple(table))
+
+
+def _fitted(task: SearchTask, model: CostModel, measured: Measured, kernels: Sequence[MicroKernel]) -> Tree:
+    """The tree over every shape of the range."""
+    shapes = task.shapes(MAX_FITTED)
+    parts = (shapes[first : first + AT_ONCE] for first in range(0, len(shapes), AT_ONCE))
+    latency = np.concatenate([latency_table(task, model, measured, kernels, part) for part in parts], axis=1).T
+    features = features_of(task.workload.symbols, tiles_of(task, kernels))
+    return fit(task.workload.symbols, _points(task, shapes).astype(np.int64), latency, features)
 
 
 def _shape_weights(task: SearchTask, shapes: Sequence[Mapping[str, int]]) -> NDArray[np.float64]:

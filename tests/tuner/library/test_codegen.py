@@ -16,10 +16,11 @@ from tests.measuring import TASK as C_TASK
 from tests.shares import every
 from tuner.errors import IllegalKernel
 from tuner.library.codegen import compile_candidate, link, module_json, module_of, object_of, toolchain
-from tuner.library.dispatcher import Leaf, Node, bounded
+from tuner.library.dispatcher import Leaf, Node, Tree, bounded, choose, feature
+from tuner.library.fitting import features_of
 from tuner.library.package import ENTRY
 from tuner.program.job.task import SearchTask
-from tuner.program.language.dims import DimLike
+from tuner.program.language.dims import DimExpr, DimLike
 from tuner.program.language.workload import ShapeVar
 from tuner.program.reference import compute
 from tuner.program.target import Target, native
@@ -206,6 +207,33 @@ def test_the_kernel_that_the_tree_names_is_the_one_that_runs() -> None:
     call = loaded(link(task, kernels, tree, [object_of(task, kernels[0]), object_of(other, kernels[1])]))
     wrong = [m for m in range(25) if problems(task, kernels[0], call, rows(m))]
     assert wrong == list(range(10, 21))
+
+
+def test_features_are_computed_in_code_as_they_are_here() -> None:
+    """Random trees over random features, each compiled: the second kernel of each is wrong, as above."""
+    s = ShapeVar("S", range(0, 41))
+    of_two = SearchTask("matmul", {"m": T, "n": s, "k": 3}, (T, s), target=NATIVE)
+    cut_off = SearchTask("matmul", {"m": T, "n": s, "k": 3}, (T, s), target=NATIVE, epilogue=("relu",))
+    kernels = [kernel_of(of_two, mr=1), kernel_of(of_two, mr=2)]
+    objects = [object_of(of_two, kernels[0]), object_of(cut_off, kernels[1])]
+    rng = np.random.default_rng(5)
+    points = [{"m": int(m), "n": int(n)} for m, n in rng.integers(0, 45, (60, 2))]
+    for _ in range(3):
+        tree = bounded(random_tree(rng, 4), {"m": (2, 40), "n": (0, 40)}, 0)
+        call = loaded(link(of_two, kernels, tree, objects))
+        wrong = [dims for dims in points if problems(of_two, kernels[0], call, [dims])]
+        assert wrong == [dims for dims in points if choose(tree, dims) == 1 and min(dims.values()) > 0]
+        assert wrong
+
+
+def random_tree(rng: np.random.Generator, depth: int) -> Tree:
+    if depth == 0:
+        return Leaf(int(rng.integers(2)))
+    tiles = {DimExpr.of(name): [int(size) for size in rng.integers(2, 17, 2)] for name in "mn"}
+    features = ["m", "n", *features_of(["m", "n"], tiles)]
+    values = [feature(text, {"m": 20, "n": 20}) for text in features]
+    at = int(rng.integers(len(features)))
+    return Node(features[at], values[at], random_tree(rng, depth - 1), random_tree(rng, depth - 1))
 
 
 def test_kernels_of_different_layouts_make_no_library() -> None:

@@ -12,7 +12,16 @@ from hypothesis import strategies as st
 from tests.earlier import RELEASE, library_of
 from tuner.errors import ShapewrightError
 from tuner.library.dispatch_table import ServedTable, is_current
-from tuner.library.dispatcher import Dispatcher, Leaf, Node, TableRow, bounded, is_within, kernel_json
+from tuner.library.dispatcher import (
+    EXTENTS_FORMAT,
+    Dispatcher,
+    Leaf,
+    Node,
+    TableRow,
+    bounded,
+    is_within,
+    kernel_json,
+)
 from tuner.program.job.task import SearchTask
 from tuner.program.language.workload import ShapeVar
 from tuner.schedule import default_kernel
@@ -30,7 +39,8 @@ OLD = MicroKernel(SAFE.rule, SAFE.rule_version + 1, SAFE.values)
 
 
 def dispatcher(rows: bool = True) -> Dispatcher:
-    tree = bounded(Node("n", 19, Leaf(1), Leaf(0)), {"m": (1, 8), "n": (2, 256)}, 0)
+    inner = Node("((n+6)//7)*m", 40, Node("n%7", 2, Leaf(0), Leaf(1)), Leaf(1))
+    tree = bounded(Node("n", 19, Leaf(1), inner), {"m": (1, 8), "n": (2, 256)}, 0)
     points = [(t, b) for t in (1, 9, 10, 128) for b in (1, 8)] if rows else []
     table = tuple(TableRow({"T": t, "B": b}, 1 if t <= 9 else 0, 1e-6 * t * b) for t, b in points)
     return Dispatcher(TASK, (SAFE, OLD), 0, tree, table)
@@ -66,6 +76,14 @@ def test_tables_of_the_earlier_release_are_read(op: str, tmp_path: Path) -> None
         assert table.covers(dims)
         assert table.kernel_at(dims) == kernel_json(whole.kernels[whole.index_for(dims)])
         assert table.predicted_latency_s(dims) == whole.predicted_latency_s(dims)
+
+
+@given(st.fixed_dictionaries({"m": st.integers(0, 12), "n": st.integers(0, 300)}))
+def test_a_table_of_extents_alone_is_read_as_before(dims: dict[str, int]) -> None:
+    tree = bounded(Node("n", 19, Leaf(1), Leaf(0)), {"m": (1, 8), "n": (2, 256)}, 0)
+    whole = Dispatcher(TASK, (SAFE, OLD), 0, tree, ())
+    table = ServedTable({**whole.to_json(), "format": EXTENTS_FORMAT})
+    assert table.kernel_at(dims) == kernel_json(whole.kernels[whole.index_for(dims)])
 
 
 def test_an_unknown_format_is_refused() -> None:

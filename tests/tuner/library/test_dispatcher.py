@@ -15,6 +15,7 @@ from tests.earlier import RELEASE, library_of
 from tests.tuner.strategies import KERNELS, tasks
 from tuner.errors import ShapewrightError
 from tuner.library.dispatcher import (
+    EXTENTS_FORMAT,
     FORMAT,
     Dispatcher,
     Leaf,
@@ -27,8 +28,9 @@ from tuner.library.dispatcher import (
     kernel_json,
     symbol_bounds,
 )
-from tuner.library.fitting import TOLERATED_REGRET, fit
+from tuner.library.fitting import TOLERATED_REGRET, chosen, features_of, fit, leaves
 from tuner.program.job.task import SearchTask
+from tuner.program.language.dims import DimExpr
 from tuner.program.language.workload import JsonObject, ShapeVar
 from tuner.schedule.space import MicroKernel
 
@@ -72,6 +74,47 @@ def test_regret_is_within_what_is_tolerated_in_two_dims(found: tuple[NDArray[np.
     assert regret(fit(["m", "n"], points, latency_s), ("m", "n"), points, latency_s) <= TOLERATED_REGRET + 1e-9
 
 
+@given(latencies(2), st.lists(st.integers(2, 20), max_size=3, unique=True))
+def test_what_is_chosen_of_many_shapes_is_what_is_chosen_of_each(
+    found: tuple[NDArray[np.int64], Floats], sizes: list[int]
+) -> None:
+    points, latency_s = found
+    features = features_of(["m", "n"], {DimExpr.of(name): sizes for name in "mn"})
+    tree = fit(["m", "n"], points, latency_s, features)
+    assert regret(tree, ("m", "n"), points, latency_s) <= TOLERATED_REGRET + 1e-9
+    one_by_one = [choose(tree, {"m": int(m), "n": int(n)}) for m, n in points]
+    assert chosen(tree, ["m", "n"], points).tolist() == one_by_one
+
+
+def test_rests_of_tiles_need_few_comparisons() -> None:
+    points = np.arange(1, 513)[:, None]
+    ragged = points[:, 0] % 14 > 5
+    latency_s = np.stack([np.where(ragged, 2.0, 1.0), np.where(ragged, 1.0, 2.0)], axis=1)
+    features = features_of(["m"], {DimExpr.of("m"): (8, 14)})
+    assert features == ["m%8", "m%14"]
+    assert fit(["m"], points, latency_s, features) == Node("m%14", 5, Leaf(0), Leaf(1))
+    assert leaves(fit(["m"], points, latency_s)) > 70
+
+
+def test_features_are_of_two_dims_and_of_their_tiles() -> None:
+    tiles = {DimExpr.of("m"): (8,), DimExpr.of("n"): (16,), DimExpr.of("4*n"): (2,)}
+    assert features_of(["m", "n"], tiles) == [
+        "m%8",
+        "n%16",
+        "m*n",
+        "((m+7)//8)*((n+15)//16)",
+        "((4*n+1)//2)*((m+7)//8)",
+        "((4*n+1)//2)*((n+15)//16)",
+    ]
+
+
+def test_a_large_regret_counts_for_more_than_many_small_ones() -> None:
+    """A leaf for one shape of 2,000 costs less than nothing in the mean."""
+    points = np.arange(1, 2001)[:, None]
+    latency_s = np.stack([np.where(points[:, 0] == 77, 1.5, 1.0), np.where(points[:, 0] == 77, 1.0, 1.2)], axis=1)
+    assert [choose(fit(["m"], points, latency_s), {"m": m}) for m in (76, 77, 78)] == [0, 1, 0]
+
+
 def test_an_interval_inside_another_kernels_is_found() -> None:
     points = np.arange(1, 129)[:, None]
     inside = (points[:, 0] > 40) & (points[:, 0] <= 60)
@@ -104,6 +147,9 @@ def test_a_workload_without_dynamic_dims_has_one_kernel() -> None:
     assert fit([], np.zeros((1, 0), np.int64), np.array([[3.0, 1.0, 2.0]])) == Leaf(1)
 
 
+SIZES = st.lists(st.integers(2, 12), max_size=2, unique=True)
+
+
 @st.composite
 def dispatchers(draw: st.DrawFn) -> Dispatcher:
     task = draw(tasks())
@@ -114,7 +160,9 @@ def dispatchers(draw: st.DrawFn) -> Dispatcher:
     names = task.workload.symbols
     points = np.array([[task.workload.dims(shape)[name] for name in names] for shape in shapes], np.int64)
     safe = draw(st.integers(0, len(kernels) - 1))
-    bare = Dispatcher(task, kernels, safe, bounded(fit(names, points, latency_s), symbol_bounds(task), safe))
+    features = features_of(names, {DimExpr.of(name): draw(SIZES) for name in names})
+    tree = fit(names, points, latency_s, features)
+    bare = Dispatcher(task, kernels, safe, bounded(tree, symbol_bounds(task), safe))
     rows = [
         TableRow(shape, bare.index_for(task.workload.dims(shape)), 1e-6 * (index + 1), 2e-6 if index % 2 else None)
         for index, shape in enumerate(shapes)
@@ -195,6 +243,19 @@ def test_a_dispatch_table_has_the_contracts_fields() -> None:
         "predicted_latency_s": 8e-6,
         "measured_latency_s": 7e-6,
     }
+
+
+@pytest.mark.parametrize("dim", ["k", "m%k", "m//0", "m**2", "m m", "len(m)", "", "m%" + "9" * 300, 5, None, ["m"]])
+def test_what_is_no_feature_of_the_symbols_is_refused(dim: object) -> None:
+    data = _dispatcher().to_json()
+    node = {"dim": dim, "at_most": 1, "then": {"kernel": 0}, "else": {"kernel": 1}}
+    with pytest.raises((ValueError, TypeError)):
+        Dispatcher.from_json(data | {"tree": node})
+
+
+def test_a_table_of_extents_alone_is_read() -> None:
+    data = _dispatcher().to_json() | {"format": EXTENTS_FORMAT}
+    assert Dispatcher.from_json(json.loads(json.dumps(data))) == _dispatcher()
 
 
 def test_another_format_is_refused() -> None:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
-from tests.fakes import TASK, measured
+from tests.fakes import TASK, WIDE, measured
 from tuner.library.build import build_library
 from tuner.library.dispatcher import Dispatcher, Leaf, Node, choose
+from tuner.library.fitting import chosen
 from tuner.library.package import KERNELS, check_files, kernel_scripts
 from tuner.program.job.budget_plan import reference_work
 from tuner.program.job.task import SearchTask
 from tuner.program.language.workload import ShapeVar
-from tuner.schedule import default_kernel, layout_group, space_of
+from tuner.schedule import default_kernel, layout_group, rule_of, rules_of, space_of
+from tuner.schedule.serial import Serial
 from tuner.schedule.space import MicroKernel
 from tuner.search.cost_model import PairCostModel
 from tuner.search.finalize import choose_set, make_dispatcher
@@ -46,6 +49,55 @@ def test_the_set_shares_a_layout_and_serves_better_than_its_first_kernel_alone()
         return float(np.min(times, axis=1).sum())
 
     assert cost(chosen) <= cost([alone]) * 1.02
+
+
+ONE_DIM = SearchTask("dense", {"m": ShapeVar("T", range(1, 513)), "n": 768, "k": 768}, (ShapeVar("T", range(1, 513)),),
+                     target=WIDE)  # fmt: skip
+M, N = ShapeVar("M", range(1, 193)), ShapeVar("N", range(1, 193))
+TWO_DIMS = SearchTask("dense", {"m": M, "n": N, "k": 768}, (M, N), target=WIDE, threads=2)
+Q, R = ShapeVar("Q", range(1, 97)), ShapeVar("R", range(1, 97))
+ATTENTION = SearchTask("attention", {"b": 1, "h": 12, "i": Q, "j": R, "d": 64}, (Q, R), target=WIDE)
+ROWS = {"kc": 0, "ku": 1, "fetch": 0, "pack": 0, "rows": 0, "tail": 1, "tb": 1, "tn": 1}
+SETS = {
+    "one dim": (ONE_DIM, [
+        {**ROWS, "mr": mr, "nv": 2, "mb": mb, "nb": nb, "near": near, "ahead": ahead, "edge": 0}
+        for mr, mb, nb, near, ahead in ((14, 64, 8, 16, 32), (14, 256, 1, 8, 8), (12, 256, 1, 8, 8), (9, 6, 16, 0, 1),
+                                        (7, 16, 2, 0, 1))
+    ]),
+    "two dims": (TWO_DIMS, [
+        {**ROWS, "mr": mr, "nv": 3, "mb": mb, "nb": nb, "near": 0, "ahead": ahead, "edge": 1}
+        for mr, mb, nb, ahead in ((8, 2, 2, 2), (9, 4, 8, 4), (9, 1, 1, 4), (1, 64, 16, 1))
+    ]),
+    "attention": (ATTENTION, [
+        {"cols": 0, "ev": ev, "ku": 1, "mr": mr, "nv": nv, "pack": pack, "rows": rows, "tail": tail}
+        for ev, mr, nv, pack, rows, tail in ((2, 10, 2, 1, 16, 1), (4, 1, 1, 0, 2, 0), (2, 12, 1, 1, 16, 1),
+                                             (4, 4, 3, 1, 8, 1))
+    ]),
+}  # fmt: skip
+"""Sets as theory chooses them, written out; the last kernel of that of two dims is for one thread."""
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_regret_over_all_shapes_is_small_in_the_mean_and_at_worst(name: str) -> None:
+    task, values = SETS[name]
+    rule = rule_of(default_kernel(task))
+    kernels = [rule.space(task).kernel({**each, "tail": int(each["mr"] > 1)}) for each in values]
+    if name == "two dims":
+        serial = next(rule for rule in rules_of(task) if isinstance(rule, Serial))
+        kernels[-1] = serial.named(kernels[-1])
+    model, shapes = PairCostModel(task), task.shapes(10**6)
+    assert len(shapes) == np.prod([var.count for var in task.shape_vars])
+
+    found = make_dispatcher(task, model, Measured(), kernels)
+
+    points = np.array([list(task.workload.dims(shape).values()) for shape in shapes])
+    latency_s = model.predict(kernels, shapes).latency_s
+    served = latency_s[chosen(found.tree, task.workload.symbols, points), np.arange(len(shapes))]
+    regret = served / latency_s.min(axis=0) - 1
+    assert len(set(latency_s.argmin(axis=0).tolist())) > 2
+    assert regret.mean() <= 0.01
+    assert np.quantile(regret, 0.99) <= 0.04
+    assert regret.max() <= 0.10
 
 
 def test_a_dispatcher_covers_the_range_and_is_safe_beyond() -> None:

@@ -21,7 +21,7 @@ from tuner.program.target import Target
 from tuner.schedule.cut.space import CutSpace
 from tuner.schedule.function import KernelFunction, dim_expr
 from tuner.schedule.layout import Layout
-from tuner.schedule.rule import Extents, NoMatch, Rule
+from tuner.schedule.rule import Extents, NoMatch, Rule, Tiles
 from tuner.schedule.space import MicroKernel
 from tuner.schedule.vector.dtypes import stored_type
 from tuner.schedule.vector.memory import workspace
@@ -137,6 +137,14 @@ class Cut(Rule):
             row = {kernel: at for at, kernel in enumerate(dict.fromkeys(mine))}
             answers.append(np.asarray(of(rule, own, list(row)), np.float64)[[row[kernel] for kernel in mine]])
         return answers
+
+    def tiles(self, task: SearchTask, kernel: MicroKernel) -> Tiles:
+        """Those of all pieces: an axis of a piece is one of the program."""
+        together: dict[tuple[str, ...], tuple[int, ...]] = {}
+        for number, rule, own in self.each(task):
+            for axes, sizes in rule.tiles(own, self.of_piece(kernel, number)).items():
+                together[axes] = (*together.get(axes, ()), *sizes)
+        return together
 
     def layouts(self, task: SearchTask, kernel: MicroKernel) -> Mapping[str, Layout]:
         every = (rule.layouts(own, self.of_piece(kernel, number)) for number, rule, own in self.each(task))

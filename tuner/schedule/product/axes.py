@@ -109,6 +109,15 @@ def ragged_axes(is_dynamic: bool) -> tuple[Axis, ...]:
     )
 
 
+def tiles(
+    task: SearchTask, kernel: MicroKernel, rows: tuple[str, ...], columns: tuple[str, ...]
+) -> dict[tuple[str, ...], tuple[int, ...]]:
+    """The tiles (see Rule.tiles) of a kernel whose rows and columns are these axes of the program."""
+    lanes, down = task.known_target.hardware.lanes(), max(1, task.threads // (kernel.get("tb") * kernel.get("tn")))
+    height, width = kernel["mr"], kernel["nv"] * lanes
+    return {rows: (height, height * down), columns: (lanes, width, width * kernel.get("tn"))}
+
+
 def thread_axes(threads: int, has_batch: bool) -> tuple[Axis, ...]:
     """How threads share the work."""
     shares = tuple(t for t in range(1, threads + 1) if threads % t == 0)

@@ -21,7 +21,7 @@ from tuner.schedule.product.atom import imported
 from tuner.schedule.product.context import EmitContext, context_of
 from tuner.schedule.product.nest import Nest
 from tuner.schedule.product.product import Product, can_hold_partial
-from tuner.schedule.rule import Extents, NoMatch, Rule, matched
+from tuner.schedule.rule import Extents, NoMatch, Rule, Tiles, matched
 from tuner.schedule.space import Axis, MicroKernel, SearchSpace
 
 Found = TypeVar("Found", bound=Product)
@@ -74,6 +74,10 @@ class ProductRule(Rule, Generic[Found]):
 
     def features(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float32]:
         return estimate.features(task, self.product(task.workload), kernels, extents)
+
+    def tiles(self, task: SearchTask, kernel: MicroKernel) -> Tiles:
+        of = self.product(task.workload).axes
+        return axes.tiles(task, kernel, (of["m"],), (of["n"],))
 
     def panels(self, task: SearchTask, kernel: MicroKernel) -> PackLayout:
         """How a right operand [n, k] is packed ahead."""

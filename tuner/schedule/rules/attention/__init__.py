@@ -22,7 +22,7 @@ from tuner.program.target import Target
 from tuner.schedule.function import KernelFunction
 from tuner.schedule.loops.estimates import Floats, call_cycles, feature_table, thread_speedup, volume
 from tuner.schedule.product.axes import default_tile
-from tuner.schedule.rule import Extents, NoMatch, Rule
+from tuner.schedule.rule import Extents, NoMatch, Rule, Tiles
 from tuner.schedule.rules.attention.chain import Chain
 from tuner.schedule.rules.attention.emit import write
 from tuner.schedule.rules.attention.pattern import chain_of, match
@@ -86,6 +86,12 @@ class Attention(Rule):
         sizes += [of.seen / np.maximum(of.j, 1.0), of.j % of.lanes]
         sizes += [of.i % of.mr, of.i % (of.mr * of.of["rows"]), of.j % of.nr]
         return feature_table(sizes, kernels, of.cycles() / task.rates.clock_hz)
+
+    def tiles(self, task: SearchTask, kernel: MicroKernel) -> Tiles:
+        i, j = (chain_of(task.workload).axis[axis] for axis in "ij")
+        lanes, rows = task.known_target.hardware.lanes(), kernel["mr"]
+        width = kernel["nv"] * lanes
+        return {(i,): (rows, rows * kernel["rows"]), (j,): (lanes, width, width * max(1, kernel["cols"]))}
 
     def body(self, task: SearchTask, kernel: MicroKernel, function: KernelFunction) -> None:
         write(Context(task, kernel, function))

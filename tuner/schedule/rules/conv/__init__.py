@@ -46,6 +46,7 @@ from tuner.schedule.product.axes import (
     ragged_axes,
     thread_axes,
     tile_axes,
+    tiles,
 )
 from tuner.schedule.product.match.factors import is_contiguous
 from tuner.schedule.product.match.form import Form
@@ -53,7 +54,7 @@ from tuner.schedule.product.match.groups import form_of, forms, forms_of
 from tuner.schedule.product.operands.image import Image
 from tuner.schedule.product.product import DTYPE
 from tuner.schedule.product.rule import by_choice
-from tuner.schedule.rule import Extents, NoMatch, Rule
+from tuner.schedule.rule import Extents, NoMatch, Rule, Tiles
 from tuner.schedule.rules.conv.emit import layouts_of, write
 from tuner.schedule.space import Axis, MicroKernel, SearchSpace
 
@@ -146,6 +147,11 @@ class Conv(Rule):
 
     def layouts(self, task: SearchTask, kernel: MicroKernel) -> Mapping[str, Layout]:
         return layouts_of(task, kernel)
+
+    def tiles(self, task: SearchTask, kernel: MicroKernel) -> Tiles:
+        form = form_of(task.workload, bool(kernel["join"]))
+        rows, columns = (tuple(form.parts[name].axis for name in names) for names in (form.m, form.n))
+        return tiles(task, kernel, rows, columns)
 
     def body(self, task: SearchTask, kernel: MicroKernel, function: KernelFunction) -> None:
         write(task, kernel, self.layouts(task, kernel), function)

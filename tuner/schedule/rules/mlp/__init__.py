@@ -54,11 +54,12 @@ from tuner.schedule.product.axes import (
     panel_axes,
     thread_axes,
     tile_axes,
+    tiles,
 )
 from tuner.schedule.product.estimate import BYTES, Estimate
 from tuner.schedule.product.match import plain
 from tuner.schedule.product.product import DTYPE, TOTAL_BYTES, can_hold_partial
-from tuner.schedule.rule import Extents, Mismatch, NoMatch, Rule, matched, need, pattern
+from tuner.schedule.rule import Extents, Mismatch, NoMatch, Rule, Tiles, matched, need, pattern
 from tuner.schedule.rules.mlp.emit import kept_width, whole_rows, write
 from tuner.schedule.space import Axis, MicroKernel, SearchSpace
 
@@ -254,6 +255,10 @@ class Mlp(Rule):
             dims = tuple((dim.constant or 0,) for dim in task.workload.tensors[product.right.tensor].dims)
             layouts |= product.right.layouts(task.workload, PackLayout(packed_vectors(own) * lanes, dims=dims))
         return layouts
+
+    def tiles(self, task: SearchTask, kernel: MicroKernel) -> Tiles:
+        of = chain_of(task.workload).second.axes
+        return tiles(task, kernel, (of["m"],), (of["n"],))
 
     def body(self, task: SearchTask, kernel: MicroKernel, function: KernelFunction) -> None:
         write(task, chain_of(task.workload), kernel, function)
