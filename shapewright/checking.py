@@ -20,6 +20,7 @@ from tuner.library import package
 from tuner.library.dispatcher import Dispatcher
 from tuner.measure import BuildResult, DeviceLost, Runner
 from tuner.measure.verification.ragged import ragged_dims
+from tuner.program.job.cache import Cache
 from tuner.program.language.workload import JsonObject
 from tuner.schedule import layouts_of
 from tuner.search.budget import COMPARE_S
@@ -37,13 +38,15 @@ MAX_PROBLEMS = 10
 @dataclass(frozen=True, slots=True)
 class Against:
     """How a library does beside another. ``ratio`` above 1: it is faster; ``noise`` is relative. ``caution``: what
-    makes that worth less, such as a noisy machine."""
+    makes that worth less, such as a noisy machine. ``cache``: how both found their operands, as the library's task
+    says."""
 
     name: str
     digest: str
     ratio: float
     noise: float
     caution: str = ""
+    cache: str = "warm"
 
     @property
     def as_ratio(self) -> Ratio:
@@ -61,6 +64,7 @@ class Against:
     def __str__(self) -> str:
         """``faster: 1.08x over DIR (1.05x to 1.11x)``; ``equal to DIR (0.98x to 1.03x)``"""
         text = str(self.as_ratio) if self.verdict == Verdict.EQUAL else f"{self.verdict}: {self.as_ratio}"
+        text += Cache(self.cache).note
         return f"{text}; {self.caution}" if self.caution else text
 
 
@@ -158,7 +162,8 @@ class Checker:
             raise InvalidInput("--against", f"{other_name} {problem}", "give more --seconds, or pull it again")
         if not found.verified:
             return Checked(name, library.digest, shapes, ("it failed while it was timed",))
-        against = Against(other_name, other.digest, found.ratio, found.noise, found.caution)
+        # Whatever the other was tuned for: both were timed as this one's task says.
+        against = Against(other_name, other.digest, found.ratio, found.noise, found.caution, task.cache.value)
         return Checked(name, library.digest, shapes, (), against)
 
     def _device(self) -> Runner:

@@ -16,6 +16,7 @@ from shapewright.queries import WorkloadLike, key_of, part, submitted, symbols_t
 from shapewright.sse import Frames
 from shapewright.steps import Each, Item, Open, Pause, Piece, Steps, Work, ask, collected, each, request
 from tuner.errors import InvalidInput
+from tuner.program.job.cache import parse_cache
 from tuner.program.job.task import SearchTask
 from tuner.program.language.workload import JsonObject
 
@@ -276,18 +277,22 @@ class JobRequests:
         target: str | None = None,
         threads: int | None = None,
         job: str | None = None,
+        *,
+        cache: str | None = None,
     ) -> Steps[JsonObject]:
         """The best known micro-kernel for a shape: ``{"match", "kernel", "latency_s", "predicted_latency_s", ...}``.
 
         The shape is in the shape variables of ``workload`` or, of a key, in the workload's symbols. A search task and
-        a job bring their target and their threads; others are of the newest target and one thread. With ``job`` only
-        of what that one measured and built.
+        a job bring their target, their threads and their caches; others are of the newest target, one thread and warm
+        caches, unless ``cache`` says cold or streamed. With ``job`` only of what that one measured and built.
         """
         task = task_of(workload)
         if task is not None:
             target = target or (task.target.fingerprint if task.target else None)
             threads = threads or task.threads
+            cache = cache or task.cache.value
         params = {"shape": symbols_text(workload, shape), "target": target, "threads": threads, "job": job}
+        params["cache"] = None if cache is None else parse_cache(cache).value
         return (yield from ask("GET", f"/v1/workloads/{key_of(workload)}/best", params=params))
 
     @request
@@ -295,7 +300,8 @@ class JobRequests:
         """The best kernel for each of up to 1,000 queries: ``{"best": as of best, "problem": null}``, or the other way
         round for one that cannot be answered.
 
-        A query is ``{"workload": as in a job, "shape", "target", "threads", "job"}``, or has a ``workload_key``.
+        A query is ``{"workload": as in a job, "shape", "target", "threads", "cache", "job"}``, or has a
+        ``workload_key``.
         """
         body = {"queries": [dict(query) for query in queries]}
         return (yield from ask("POST", "/v1/lookup", json=body)).rows("answers")

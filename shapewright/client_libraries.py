@@ -41,20 +41,22 @@ class LibraryRequests:
         target: str | None = None,
         *,
         threads: int | None = None,
+        cache: str | None = None,
         ranges: RangesLike | None = None,
         alias: str | None = None,
     ) -> Steps[JsonObject]:
         """Which library is served, of which job, built when, and how it compares with its ``alternatives``.
 
-        A search task or the content of a job file brings its own target, number of threads, range and instances. With
-        a key it is the best of those that cover ``ranges`` (``m=16..512`` in symbols), or of the widest. ``job``,
+        A search task or the content of a job file brings its own target, number of threads, state of the caches, range
+        and instances. With a key it is the best of those that cover ``ranges`` (``m=16..512`` in symbols), or of the
+        widest; of those tuned for warm caches, unless ``cache`` says cold or streamed, or there are no others. ``job``,
         ``digest`` and ``alias`` name one library.
 
         Where the service has none for this machine's target (or that of the task), but one of the same CPU with another
         number of cores, enough for the threads, it is that one: ``tuned_on_cores`` of the answer says how many.
         """
         asked = library_query(
-            workload, target=target, threads=threads, ranges=ranges, job=job, digest=digest, alias=alias
+            workload, target=target, threads=threads, cache=cache, ranges=ranges, job=job, digest=digest, alias=alias
         )
         return (yield from self._served(workload, asked))
 
@@ -130,13 +132,14 @@ class LibraryRequests:
         digest: str | None = None,
         *,
         threads: int | None = None,
+        cache: str | None = None,
         ranges: RangesLike | None = None,
         alias: str | None = None,
     ) -> Steps[JsonObject]:
         """The dispatch table of the library that ``served`` names, for
         ``tuner.library.dispatcher.Dispatcher.from_json``."""
         asked = library_query(
-            workload, target=target, threads=threads, ranges=ranges, job=job, digest=digest, alias=alias
+            workload, target=target, threads=threads, cache=cache, ranges=ranges, job=job, digest=digest, alias=alias
         )
         result = yield from self._served(workload, asked)
         return (
@@ -154,6 +157,7 @@ class LibraryRequests:
         target: str | None = None,
         *,
         threads: int | None = None,
+        cache: str | None = None,
         ranges: RangesLike | None = None,
         alias: str | None = None,
     ) -> Steps[JsonObject]:
@@ -163,7 +167,7 @@ class LibraryRequests:
         holds what it held before.
         """
         asked = library_query(
-            workload, target=target, threads=threads, ranges=ranges, job=job, digest=digest, alias=alias
+            workload, target=target, threads=threads, cache=cache, ranges=ranges, job=job, digest=digest, alias=alias
         )
         result = yield from self._served(workload, asked)
         return (yield from self._download(key_of(workload), result["digest"], Path(directory)))
@@ -195,6 +199,7 @@ class LibraryRequests:
         target: str | None = None,
         *,
         threads: int | None = None,
+        cache: str | None = None,
         ranges: RangesLike | None = None,
         alias: str | None = None,
     ) -> Steps[Library]:
@@ -205,7 +210,7 @@ class LibraryRequests:
         from shapewright.library import library_in  # noqa: PLC0415 - clients that only query need no runtime
 
         asked = library_query(
-            workload, target=target, threads=threads, ranges=ranges, job=job, digest=digest, alias=alias
+            workload, target=target, threads=threads, cache=cache, ranges=ranges, job=job, digest=digest, alias=alias
         )
         key, result = key_of(workload), (yield from self._served(workload, asked))
         with ExitStack() as stack:
@@ -224,16 +229,18 @@ class LibraryRequests:
         *,
         target: str | None = None,
         threads: int | None = None,
+        cache: str | None = None,
         reason: str = "",
         at_least_percent: float | None = None,
     ) -> Steps[JsonObject]:
         """Give a name to the library of that digest, of which the first digits are enough; None: to the one that is
-        served now, for the target and the threads.
+        served now, for the target, the threads and the caches.
 
         With ``at_least_percent`` a later library that is verified and at least so much faster takes it by itself.
         """
         if digest is None:
-            served = yield from self._served(workload, library_query(workload, target=target, threads=threads))
+            asked = library_query(workload, target=target, threads=threads, cache=cache)
+            served = yield from self._served(workload, asked)
             chosen = served["digest"]
         else:
             chosen = yield from self._digest(workload, digest)
@@ -248,11 +255,12 @@ class LibraryRequests:
         target: str | None = None,
         threads: int | None = None,
         *,
+        cache: str | None = None,
         reason: str = "",
     ) -> Steps[JsonObject]:
         """Give a name back to the library that had it before; its rule ends."""
         path = f"/v1/workloads/{key_of(workload)}/aliases/{part(alias)}/rollback"
-        params = _place(workload, target, threads)
+        params = _place(workload, target, threads, cache)
         return (yield from ask("POST", path, params=params, json={"reason": reason}))
 
     @request
@@ -287,10 +295,11 @@ class LibraryRequests:
         return read_json(files[MANIFEST], MANIFEST)
 
 
-def _place(workload: WorkloadLike, target: str | None, threads: int | None) -> JsonObject:
-    """The target and the number of threads, those of a task or a job where they are not given."""
+def _place(workload: WorkloadLike, target: str | None, threads: int | None, cache: str | None) -> JsonObject:
+    """The target, the number of threads and the state of the caches, those of a task or a job where they are not
+    given."""
     task = task_of(workload)
     if task is None:
-        return {"target": target, "threads": threads}
+        return {"target": target, "threads": threads, "cache": cache}
     own = task.target.fingerprint if task.target else None
-    return {"target": target or own, "threads": threads or task.threads}
+    return {"target": target or own, "threads": threads or task.threads, "cache": cache or task.cache.value}

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tuner.errors import InvalidInput
+from tuner.program.job.cache import parse_cache
 from tuner.program.job.jobspec import parse_job
 from tuner.program.job.range_text import Ranges, check_ranges, format_ranges, parse_ranges
 from tuner.program.job.task import SearchTask, parse_shape
@@ -96,6 +97,7 @@ def library_query(
     *,
     target: str | None = None,
     threads: int | None = None,
+    cache: str | None = None,
     ranges: RangesLike | None = None,
     job: str | None = None,
     digest: str | None = None,
@@ -103,17 +105,19 @@ def library_query(
 ) -> JsonObject:
     """The body of a query for the served library.
 
-    A task or a job brings its own target, threads, range and instances, as far as they are not given. For the library
-    of a job or a digest only what is given counts. Raises InvalidInput on field ``range``.
+    A task or a job brings its own target, threads, caches, range and instances, as far as they are not given. For the
+    library of a job or a digest only what is given counts. Raises InvalidInput on fields ``range``, ``cache``.
     """
     given = parse_ranges(ranges) if isinstance(ranges, str) else ranges
     asked: JsonObject = {"target": target, "threads": threads, "job": job, "digest": digest, "alias": alias}
+    asked["cache"] = None if cache is None else parse_cache(cache).value
     task = task_of(workload)
     own = {var.name: span_of(var.values) for var in task.shape_vars} if task else {}
     if task is not None and target is None and task.target is not None:
         asked["target"] = task.target.fingerprint
     if task is not None and job is None and digest is None:
         asked["threads"] = threads or task.threads
+        asked["cache"] = asked["cache"] or task.cache.value
         asked["instances"] = [
             {"shape": task.workload.dims(instance.shape), "weight": instance.weight} for instance in task.instances
         ]

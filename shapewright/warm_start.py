@@ -72,8 +72,8 @@ def _of_database(path: Path, tasks: Sequence[SearchTask]) -> Iterator[SharedReco
 
     with closing(open_storage(sqlite_url(path))) as storage:
         storage.check()
-        wanted = {(task.workload.key, task.threads): task.workload.canonical for task in tasks}
+        wanted = {(task.workload.key, task.threads, task.cache): task.workload.canonical for task in tasks}
         for target in storage.list_targets():
-            for (key, threads), workload in wanted.items():
-                for record in storage.prior_records(key, target.fingerprint, threads):
+            for (key, threads, cache), workload in wanted.items():
+                for record in storage.prior_records(key, target.fingerprint, threads, cache):
                     yield SharedRecord(workload, target, record)

@@ -9,11 +9,27 @@ from enum import StrEnum
 from typing import Any
 
 from tuner.blas import Blas
+from tuner.program.job.cache import CACHES, Cache
 from tuner.program.language.workload import WorkloadInstance
 from tuner.schedule.space import MicroKernel
 
 PROTOCOL = "v3"
-"""Names the way latencies are measured (see tuner/measure); records of different protocols never mix."""
+"""Names the way latencies are measured (see tuner/measure), caches warm; records of different protocols never mix."""
+
+
+def protocol_of(cache: Cache) -> str:
+    """The name of the way that latencies are measured in that state of the caches: ``v3``, ``v3-cold``."""
+    return PROTOCOL if cache is Cache.WARM else f"{PROTOCOL}-{cache.value}"
+
+
+def cache_of(protocol: str) -> Cache:
+    """The state of the caches that a protocol names, of this version or another."""
+    name = protocol.rpartition("-")[2]
+    return Cache(name) if name in CACHES else Cache.WARM
+
+
+PROTOCOLS = tuple(map(protocol_of, Cache))
+"""Those that this version measures by."""
 
 MAX_DRIFT = 2.0
 """The most that a device's speed is believed to have changed by between two measurements."""

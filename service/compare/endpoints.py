@@ -25,8 +25,8 @@ JobsQuery = Annotated[
 async def compare_jobs(job_ids: JobsQuery, jobs: ClientDep, searches: SearchesDep) -> Response:
     """Jobs side by side over their equal workloads: ratios to the first job by shape, with intervals.
 
-    Workloads are equal if target and number of threads are, too. What only one of the jobs has is listed with what is
-    unlike.
+    Workloads are equal if target, number of threads and state of the caches are, too. What only one of the jobs has is
+    listed with what is unlike.
     """
 
     def respond() -> str:

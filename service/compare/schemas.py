@@ -55,13 +55,14 @@ class TotalOut(FromAttributes):
 
 
 class PairingOut(FromAttributes):
-    """Equal search tasks of several jobs: one workload, one target, one number of threads. The first of ``totals`` is
-    what the others are compared with."""
+    """Equal search tasks of several jobs: one workload, one target, one number of threads, one state of the caches.
+    The first of ``totals`` is what the others are compared with."""
 
     workload_key: str
     workload: str
     target_fingerprint: str
     threads: int
+    cache: str
     totals: list[TotalOut]
     shapes: list[ShapeLineOut]
 
@@ -75,6 +76,7 @@ class UnlikeOut(FromAttributes):
     workload: str
     target_fingerprint: str
     threads: int
+    cache: str
     reason: str
 
 

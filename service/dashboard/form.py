@@ -47,4 +47,5 @@ def _described(task: SearchTask) -> dict[str, Any]:
         "shapes": math.prod(len(var.values) for var in task.shape_vars),
         "instances": len(task.instances),
         "threads": task.threads,
+        "cache": task.cache,
     }

@@ -14,7 +14,8 @@ from service.dashboard import presenters
 from service.dashboard.presenters import JobLine
 from service.dashboard.templating import TEMPLATES
 from service.dependencies import ClientDep, Cursor, StorageDep
-from service.libraries.service import served_tasks
+from service.libraries.service import Place, places_of, served_tasks
+from tuner.program.job.cache import Cache
 from tuner.program.job.range_text import format_ranges
 from tuner.search.verdict import DEFAULT, Ratio, within
 from tuner.storage import AliasQuery, LibraryQuery, LibraryRow, NotFound, Promotion, SearchTaskRow, Served
@@ -26,8 +27,6 @@ PAGE = 50
 MAX_JOBS = 50
 """Searches that the page lists: the newest."""
 Given = Annotated[str, Query(max_length=200)]
-Place = tuple[str, int]
-"""A target's fingerprint, and a number of threads: libraries compete within one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +41,11 @@ class Searched:
 
 @dataclass(frozen=True, slots=True)
 class AtPlace:
-    """What is served on a target with a number of threads: None where nothing is."""
+    """What is served on a target with a number of threads and for a state of the caches: None where nothing is."""
 
     target: str
     threads: int
+    cache: Cache
     served: Served | None
 
 
@@ -69,6 +69,7 @@ class Decision:
     digest: str | None
     target: str
     threads: int
+    cache: Cache
     by: str
     job_id: str | None
     why: str
@@ -85,7 +86,7 @@ def workload_page(request: Request, key: str, storage: StorageDep, before: Curso
     """``before``: the cursor of older libraries."""
     known, rows = storage.get_workload(key), storage.tasks_of_workload(key)
     libraries = storage.list_libraries(LibraryQuery(key), before, PAGE)
-    places = sorted({(row.target_fingerprint, row.task.threads) for row in rows})
+    places = places_of(rows)
     promotions = storage.list_promotions(AliasQuery(key), limit=PAGE)
     listed = [_listed(library) for library in libraries.items]
     return TEMPLATES.page(
@@ -97,8 +98,10 @@ def workload_page(request: Request, key: str, storage: StorageDep, before: Curso
 
 
 def _at(storage: ClientStorage, key: str, place: Place) -> AtPlace:
+    target, threads, cache = place
     try:
-        return AtPlace(*place, storage.served(LibraryQuery(key, *place)))
+        served = storage.served(LibraryQuery(key, target, threads, cache=cache))
+        return AtPlace(*place, served)
     except NotFound:
         return AtPlace(*place, None)  # none was built, or what was built is withdrawn
 
@@ -130,7 +133,7 @@ def _decisions(libraries: Sequence[LibraryRow], promotions: Sequence[Promotion])
     built = [
         Decision(
             library.created_at, "kept" if (library.comparison or {}).get("verdict") == "kept" else "served", "",
-            library.digest, library.target_fingerprint, library.threads, "the service", library.job_id,
+            library.digest, library.target_fingerprint, library.threads, library.cache, "the service", library.job_id,
             _compared(library),
         )
         for library in libraries
@@ -138,7 +141,7 @@ def _decisions(libraries: Sequence[LibraryRow], promotions: Sequence[Promotion])
     named = [
         Decision(
             each.at, each.action.value.replace("_", " "), each.name, each.digest, each.target_fingerprint, each.threads,
-            each.by, None, each.reason,
+            each.cache, each.by, None, each.reason,
         )
         for each in promotions
     ]  # fmt: skip

@@ -101,6 +101,7 @@ def _checked(task: SearchTask) -> CheckedTask:
         workload_key=task.workload.key,
         target=task.known_target.fingerprint,
         threads=task.threads,
+        cache=task.cache.value,
         rule=", ".join(each.rule for each in space.spaces),
         axes=sum(len(each.axes) for each in space.spaces),
         size=space.size,

@@ -15,6 +15,7 @@ class CheckedTask(BaseModel):
     workload_key: str
     target: str
     threads: int
+    cache: str
     rule: str
     axes: int
     size: int

@@ -27,6 +27,7 @@ class LayerOut(BaseModel):
     shapes: dict[str, list[str]]
     target_fingerprint: str
     threads: int
+    cache: str
     state: str
     activity: str
     trials: int
@@ -50,6 +51,7 @@ class LayerOut(BaseModel):
             shapes={name: list(dims) for name, dims in layer.shapes.items()},
             target_fingerprint=row.target_fingerprint,
             threads=row.task.threads,
+            cache=row.task.cache.value,
             state=layer.state.value,
             activity=layer.summary.activity if layer.summary else "",
             trials=layer.summary.trials if layer.summary else 0,

@@ -134,6 +134,7 @@ class SearchTaskOut(FromAttributes):
     workload: Annotated[str, BeforeValidator(str)] = Field(validation_alias=AliasPath("task", "workload"))
     target_fingerprint: str
     threads: int = Field(validation_alias=AliasPath("task", "threads"))
+    cache: str = Field(validation_alias=AliasPath("task", "cache"))
     task: AsJson
     spent_s: float
     done: bool

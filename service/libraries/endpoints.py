@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Path, Query, Response
@@ -24,6 +25,7 @@ from service.libraries.schemas import (
 )
 from service.problems.openapi import answers
 from service.workloads.service import fingerprint
+from tuner.program.job.cache import Cache
 from tuner.storage import AliasQuery, LibraryQuery, PromotionOrder
 
 router = APIRouter(tags=["libraries"])
@@ -32,6 +34,11 @@ TargetQuery = Annotated[str | None, Query(max_length=200, description="a target'
 ThreadsQuery = Annotated[
     int | None, Query(ge=1, le=MAX_THREADS, description="1, or the only number there is, if left out")
 ]
+CacheQuery = Annotated[
+    Cache | None,
+    Query(description="how its calls find their operands: warm, cold or streamed; warm, or the only one there is, if "
+          "left out"),
+]  # fmt: skip
 RangeQuery = Annotated[
     str | None,
     Query(
@@ -54,18 +61,20 @@ def _asked(
     *,
     target: TargetQuery = None,
     threads: ThreadsQuery = None,
+    cache: CacheQuery = None,
     range_text: RangeQuery = None,
     job: JobQuery = None,
     digest: DigestQuery = None,
     alias: AliasQueryText = None,
 ) -> LibraryQuery:
     return service.query_of(
-        storage, key, target=target, threads=threads, range_text=range_text, job=job, digest=digest, alias=alias
-    )
+        storage, key, target=target, threads=threads, cache=cache, range_text=range_text, job=job, digest=digest,
+        alias=alias,
+    )  # fmt: skip
 
 
-def _of(key: str, target: TargetQuery = None, threads: ThreadsQuery = None) -> AliasQuery:
-    return AliasQuery(key, None, fingerprint(target), threads)
+def _of(key: str, target: TargetQuery = None, threads: ThreadsQuery = None, cache: CacheQuery = None) -> AliasQuery:
+    return AliasQuery(key, None, fingerprint(target), threads, cache)
 
 
 AskedDep = Annotated[LibraryQuery, Depends(_asked)]
@@ -112,7 +121,7 @@ def served(key: str, asked: ServedIn, storage: StorageDep) -> ServedOut:
 @router.get("/workloads/{key}/libraries", dependencies=[READ])
 def libraries(place: PlaceDep, storage: ClientDep, cursor: Cursor = None, limit: Limit = 50) -> LibraryPage:
     """Every library of a workload, served or not, newest first."""
-    query = LibraryQuery(place.workload_key, place.target_fingerprint, place.threads)
+    query = LibraryQuery(place.workload_key, place.target_fingerprint, place.threads, cache=place.cache)
     return LibraryPage.model_validate(storage.list_libraries(query, cursor, limit))
 
 
@@ -124,7 +133,7 @@ def libraries_of_job(job_id: str, storage: ClientDep) -> JobLibraries:
 
 @router.get("/workloads/{key}/aliases", dependencies=[READ])
 def aliases(place: PlaceDep, storage: ClientDep) -> AliasList:
-    """The names of a workload's libraries, in order of target, threads and name."""
+    """The names of a workload's libraries, in order of target, threads, caches and name."""
     return AliasList(items=[AliasOut.model_validate(alias) for alias in storage.list_aliases(place)])
 
 
@@ -151,4 +160,4 @@ def history(
 
 
 def _named(place: AliasQuery, name: str | None) -> AliasQuery:
-    return AliasQuery(place.workload_key, name, place.target_fingerprint, place.threads)
+    return replace(place, name=name)

@@ -9,6 +9,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidat
 
 from service.schemas import FromAttributes, PageOut, fields_of
 from tuner.library.choice import MAX_POINTS
+from tuner.program.job.cache import Cache
 from tuner.program.job.range_text import Ranges, format_ranges
 from tuner.program.job.task import MAX_WEIGHT
 from tuner.program.language.dims import MAX_DIM
@@ -67,6 +68,7 @@ class ServedIn(BaseModel):
 
     target: Name | None = Field(None, description="a target's fingerprint; the newest if left out")
     threads: int | None = Field(None, ge=1, le=MAX_THREADS, description="1, or the only number there is, if left out")
+    cache: Cache | None = Field(None, description="warm, cold or streamed; warm, or the only one there is, if left out")
     range: dict[Name, SpanIn] | None = Field(
         None,
         max_length=16,
@@ -105,6 +107,7 @@ class LibraryOut(FromAttributes):
     workload_key: str
     target_fingerprint: str
     threads: int
+    cache: str
     job_id: str | None
     created_at: str
     range: Ends = Field(validation_alias="ranges")
@@ -223,6 +226,7 @@ class PromotionOut(FromAttributes):
     name: str
     target_fingerprint: str
     threads: int
+    cache: str
     action: str
     digest: str | None
     previous: str | None

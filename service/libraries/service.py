@@ -6,12 +6,13 @@ import base64
 import hashlib
 import io
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from service.libraries.schemas import InstanceIn, ServedIn
 from service.workloads.service import fingerprint
 from tuner.errors import InvalidInput
 from tuner.library.choice import Point
+from tuner.program.job.cache import CACHES, Cache
 from tuner.program.job.range_text import Ranges, check_ranges, format_ranges, parse_ranges
 from tuner.program.job.task import SearchTask
 from tuner.program.language.spans import span_of, span_of_extent
@@ -21,6 +22,9 @@ from tuner.storage.sql import ClientStorage
 
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
+Place = tuple[str, int, Cache]
+"""A target's fingerprint, a number of threads, and a state of the caches: libraries compete within one."""
+
 
 def query_of(
     storage: ClientStorage,
@@ -28,6 +32,7 @@ def query_of(
     *,
     target: str | None,
     threads: int | None,
+    cache: Cache | None,
     range_text: str | None,
     job: str | None,
     digest: str | None,
@@ -35,7 +40,7 @@ def query_of(
 ) -> LibraryQuery:
     """The query that the parameters of a URL make. Raises InvalidInput, NotFound for a workload that is not known."""
     ranges = symbol_ranges(storage, key, parse_ranges(range_text)) if range_text else None
-    return LibraryQuery(key, fingerprint(target), threads, ranges, job, digest, alias)
+    return LibraryQuery(key, fingerprint(target), threads, ranges, job, digest, alias, cache=cache)
 
 
 def asked_of(storage: ClientStorage, key: str, asked: ServedIn) -> LibraryQuery:
@@ -43,26 +48,36 @@ def asked_of(storage: ClientStorage, key: str, asked: ServedIn) -> LibraryQuery:
     ranges = symbol_ranges(storage, key, asked.range) if asked.range else None
     points = _points(storage.latest_task(key).task, asked.instances) if asked.instances else ()
     target = fingerprint(asked.target)
-    return LibraryQuery(key, target, asked.threads, ranges, asked.job, asked.digest, asked.alias, points)
+    return LibraryQuery(key, target, asked.threads, ranges, asked.job, asked.digest, asked.alias, points, asked.cache)
 
 
 def served_tasks(storage: ClientStorage, key: str) -> dict[str, SearchTaskRow]:
-    """The search task, by target, that built the library which is served there, with the least number of threads.
+    """The search task, by target, that built the library which is served there, with the least number of threads, for
+    warm caches where there is one.
 
     Targets without a library are left out. Raises NotFound for a workload that is not known.
     """
     rows = storage.tasks_of_workload(key)
     tasks: dict[str, SearchTaskRow] = {}
-    for target, threads in sorted({(row.target_fingerprint, row.task.threads) for row in rows}):
+    for target, threads, cache in places_of(rows):
         if target in tasks:
             continue
         try:
-            job_id = storage.served(LibraryQuery(key, target, threads)).library.job_id
+            job_id = storage.served(LibraryQuery(key, target, threads, cache=cache)).library.job_id
         except NotFound:
             continue  # none was built, or what was built is withdrawn
-        there = (row for row in rows if (row.target_fingerprint, row.task.threads) == (target, threads))
+        there = (row for row in rows if _place(row) == (target, threads, cache))
         tasks[target] = next(row for row in there if row.job_id == job_id)
     return tasks
+
+
+def places_of(rows: Iterable[SearchTaskRow]) -> list[Place]:
+    """Where libraries of these searches compete, in order of target, threads and caches, warm ones first."""
+    return sorted({_place(row) for row in rows}, key=lambda place: (*place[:2], CACHES.index(place[2])))
+
+
+def _place(row: SearchTaskRow) -> Place:
+    return row.target_fingerprint, row.task.threads, row.task.cache
 
 
 def symbol_ranges(storage: ClientStorage, key: str, given: Ranges) -> Ranges:

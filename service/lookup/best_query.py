@@ -6,6 +6,7 @@ from pydantic import BaseModel, Field
 
 from service.lookup.lookups import Query
 from service.workloads.service import fingerprint
+from tuner.program.job.cache import Cache
 from tuner.program.job.task import parse_shape
 from tuner.storage import LookupScope
 
@@ -20,9 +21,10 @@ class BestQuery(BaseModel):
     )
     target: str | None = Field(None, max_length=200, description="a target's fingerprint; the newest if left out")
     threads: int = Field(1, ge=1, le=1024, description="how many threads a kernel runs on")
+    cache: Cache = Field(Cache.WARM, description="how calls find their operands: warm, cold or streamed")
     job: str | None = Field(None, max_length=200, description="only what this job measured and built")
 
     def lookup(self, key: str) -> Query:
         """The lookup that is meant, of the workload with this key. Raises InvalidInput."""
-        scope = LookupScope(key, fingerprint(self.target), self.threads, self.job)
+        scope = LookupScope(key, fingerprint(self.target), self.threads, self.job, self.cache)
         return Query(scope, parse_shape(self.shape))

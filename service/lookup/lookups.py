@@ -145,7 +145,8 @@ def no_task(scope: LookupScope) -> NotFound:
     target = f" on target {scope.target_fingerprint}" if scope.target_fingerprint else ""
     job = f" in job {scope.job_id!r}" if scope.job_id else ""
     threads = f" with {scope.threads} thread{'s' if scope.threads > 1 else ''}"
-    return NotFound(f"no job has been submitted for workload {scope.workload_key!r}{target}{threads}{job}")
+    place = f"{target}{threads}{scope.cache.note}{job}"
+    return NotFound(f"no job has been submitted for workload {scope.workload_key!r}{place}")
 
 
 def _of_library(query: Query, consulted: tuple[BuiltLibrary, ServedTable]) -> BestAnswer:

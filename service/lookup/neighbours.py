@@ -74,8 +74,9 @@ class Neighbours:
         scope, dims, task = asked
         times = (near.best.latency_s, near.default_s)
         shapes = (dims, lookup.instance_dims(near.best.instance))
-        # All that it is made of: theory depends on the workload, the target and the threads alone.
-        key = (scope.workload_key, scope.target_fingerprint, scope.threads, format_shape(dims), near.best, times)
+        # All that it is made of: theory depends on the workload, the target, the threads and the caches alone.
+        place = (scope.workload_key, scope.target_fingerprint, scope.threads, scope.cache)
+        key = (*place, format_shape(dims), near.best, times)
 
         def load(_: object) -> Mapping[tuple[object, ...], Expected]:
             return {key: lookup.expected(task.task, kernel.kernel, task.default.kernel, times, shapes)}

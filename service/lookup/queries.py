@@ -12,6 +12,7 @@ from service.lookup.lookups import Query
 from service.workloads.service import fingerprint
 from tuner.errors import InvalidInput, ShapewrightError, shown
 from tuner.program.job.build import workload_from_json
+from tuner.program.job.cache import Cache, parse_cache
 from tuner.program.job.task import parse_shape
 from tuner.program.language.dims import MAX_DIM
 from tuner.program.language.effort import limited
@@ -19,7 +20,7 @@ from tuner.program.language.workload import Workload, format_shape
 from tuner.program.target import Target
 from tuner.storage import LookupScope
 
-FIELDS = ("workload", "workload_key", "shape", "target", "threads", "job")
+FIELDS = ("workload", "workload_key", "shape", "target", "threads", "cache", "job")
 MAX_THREADS = 1024
 MAX_NAME = 200
 MAX_SYMBOLS = 64
@@ -80,7 +81,8 @@ def _scope(item: Mapping[str, Any], key: str) -> LookupScope:
     threads = item.get("threads", 1)
     if isinstance(threads, bool) or not isinstance(threads, int) or not 1 <= threads <= MAX_THREADS:
         raise InvalidInput("threads", f"{shown(threads)} will not do", f"an integer from 1 to {MAX_THREADS}")
-    return LookupScope(key, parse_target(item.get("target")), threads, _name("job", item.get("job")) or None)
+    target, job, cache = parse_target(item.get("target")), _name("job", item.get("job")) or None, item.get("cache")
+    return LookupScope(key, target, threads, job, Cache.WARM if cache is None else parse_cache(cache))
 
 
 def _name(field: str, value: object) -> str:

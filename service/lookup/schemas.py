@@ -25,6 +25,7 @@ class BestOut(BaseModel):
     workload_key: str
     target_fingerprint: str
     threads: int
+    cache: str
     shape: dict[str, int]
     match: Literal["exact", "dispatched", "nearest", "default"]
     kernel: dict[str, Any]
@@ -44,10 +45,10 @@ class BestOut(BaseModel):
 class LookupIn(BaseModel):
     """Up to 1,000 queries.
 
-    Each is ``{"workload" or "workload_key", "shape", "target", "threads", "job"}``: the workload as a job describes
-    it (an operator or a program; its extents may all be numbers), or the key of one; the shape in its variables or its
-    symbols, ``{"T": 37}``; the fingerprint of a target, or a target as in a job; threads, 1 if left out; and a job, to
-    be told only what that one measured and built.
+    Each is ``{"workload" or "workload_key", "shape", "target", "threads", "cache", "job"}``: the workload as a job
+    describes it (an operator or a program; its extents may all be numbers), or the key of one; the shape in its
+    variables or its symbols, ``{"T": 37}``; the fingerprint of a target, or a target as in a job; threads, 1 if left
+    out; the state of the caches, warm if left out; and a job, to be told only what that one measured and built.
     """
 
     model_config = ConfigDict(extra="forbid")

@@ -47,7 +47,7 @@ class Flat:
 
     @property
     def columns(self) -> list[str]:
-        about = ["seq", "job_id", "workload_key", "target", "threads", "kernel_id", "rule"]
+        about = ["seq", "job_id", "workload_key", "target", "threads", "cache", "kernel_id", "rule"]
         shapes = [*(f"shape_{name}" for name in self.variables), "weight"]
         return [*about, *shapes, *FIGURES, "samples_s", *PLAIN, *(f"axis_{name}" for name in self.axes), EARLIER]
 
@@ -72,6 +72,7 @@ class Flat:
             "workload_key": self.row.workload_key,
             "target": self.row.target_fingerprint,
             "threads": self.row.task.threads,
+            "cache": self.row.task.cache.value,
             "kernel_id": line.kernel_id,
             "rule": line.kernel.rule,
             "weight": line.instance.weight,

@@ -48,7 +48,7 @@ def list_jobs_of(key: str, storage: ClientDep, limit: Annotated[int, Query(ge=1,
 async def best(key: str, request: Request, query: Annotated[BestQuery, Query()]) -> JsonResponse:
     """The best known micro-kernel for one shape, and how it was found.
 
-    Measured with so many threads on this target alone; of one job alone, where it is given.
+    Measured with so many threads and caches in that state on this target alone; of one job alone, where it is given.
     """
     # Most are answered before they come here: service/lookup/direct.py.
     state = request.app.state

@@ -37,6 +37,7 @@ class WorkloadJob(JobOut):
     position: int
     target_fingerprint: str
     threads: int
+    cache: str
     progress: dict[str, Any] | None
 
     @staticmethod
@@ -47,6 +48,7 @@ class WorkloadJob(JobOut):
             position=row.position,
             target_fingerprint=row.target_fingerprint,
             threads=row.task.threads,
+            cache=row.task.cache.value,
             progress=summary.to_json() if summary else None,
         )
 

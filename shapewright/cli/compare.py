@@ -11,6 +11,7 @@ from shapewright.cli import options
 from shapewright.cli.finding import JOBS, client, job_named
 from shapewright.cli.output import as_json, emit, table
 from tuner.durations import format_duration
+from tuner.program.job.cache import Cache
 from tuner.program.language.shape_vars import format_shape
 from tuner.search.outcome import Outcome
 
@@ -61,6 +62,7 @@ def _outcome(data: Mapping[str, Any]) -> str:
 def _pairing(pairing: Mapping[str, Any], numbers: Mapping[str, str]) -> str:
     threads = pairing["threads"]
     title = f"{pairing['workload']} for {pairing['target_fingerprint']}, {threads} thread{'s' * (threads != 1)}"
+    title += Cache(pairing["cache"]).note
     header = ["SHAPE", "WEIGHT", *(numbers[each["job_id"]] for each in pairing["totals"])]
     rows: list[Sequence[object]] = [
         (format_shape(line["shape"]), f"{line['weight']:g}", *map(_cell, line["jobs"])) for line in pairing["shapes"]

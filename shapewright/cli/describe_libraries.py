@@ -8,6 +8,7 @@ from typing import Any
 
 from shapewright.cli.output import table
 from tuner.durations import format_duration
+from tuner.program.job.cache import Cache
 from tuner.search.verdict import within
 
 Library = Mapping[str, Any]
@@ -19,11 +20,10 @@ EQUAL = 0.005
 
 def described_library(directory: Path, served: Library) -> str:
     """Where it is, what it is, whose it is, and how it compares."""
-    threads = served["threads"]
+    how = f"{served['threads']} thread{'s' * (served['threads'] != 1)}{Cache(served['cache']).note}"
     lines = [
         f"{directory}: library {served['digest']} for {served['target_fingerprint']}",
-        f"  built by job {served['job_id']}, {served['created_at']}, "
-        f"for {_range(served)} with {threads} thread{'s' * (threads != 1)}{_names(served)}",
+        f"  built by job {served['job_id']}, {served['created_at']}, for {_range(served)} with {how}{_names(served)}",
     ]
     if (cores := served.get("tuned_on_cores")) is not None:
         lines.append(f"  tuned on {cores} cores of this CPU: there is none for this machine's number of cores")
@@ -43,13 +43,14 @@ def described_library(directory: Path, served: Library) -> str:
 def described_history(libraries: Sequence[Library], promotions: Sequence[Mapping[str, Any]]) -> str:
     """A table of libraries, and one of promotions if there are any."""
     built = table(
-        ("BUILT", "JOB", "RANGE", "THREADS", "STATE", "COMPARED", "NAMES", "DIGEST"),
+        ("BUILT", "JOB", "RANGE", "THREADS", "CACHES", "STATE", "COMPARED", "NAMES", "DIGEST"),
         (
             (
                 each["created_at"],
                 each["job_id"],
                 _range(each),
                 each["threads"],
+                each["cache"],
                 _state(each),
                 _comparison(each["comparison"]),
                 ",".join(each["aliases"]),

@@ -13,6 +13,7 @@ from shapewright.cli.finding import ALIASES, DIGESTS, JOBS, WORKLOADS, client, j
 from shapewright.cli.output import as_json, emit
 from tuner.durations import format_duration
 from tuner.errors import InvalidInput
+from tuner.program.job.cache import CACHES, Cache
 from tuner.program.language.shape_vars import format_shape
 
 if TYPE_CHECKING:
@@ -25,11 +26,21 @@ threads = click.option(
 )
 
 
+cache = click.option(
+    "--cache",
+    type=click.Choice(CACHES),
+    help="How its calls find their operands [default: the job file's; else warm, or the only one there is].",
+)
+
+
 @click.command()
 @workload
 @click.option("--shape", required=True, help="Each shape variable (T=37,S=4) or, of a key, each symbol (m=592).")
 @target
 @click.option("--threads", type=click.IntRange(1, 1024), help="How many it runs on [default: the job file's, or 1].")
+@click.option(
+    "--cache", type=click.Choice(CACHES), help="How its calls find their operands [default: the job file's, or warm]."
+)
 @click.option("--job", metavar="ID", shell_complete=JOBS, help="Only what this job measured and built.")
 @options.service
 @as_json
@@ -39,6 +50,7 @@ def best(
     shape: str,
     target: str | None,
     threads: int | None,
+    cache: str | None,
     job: str | None,
     url: str | None,
     key: str | None,
@@ -50,7 +62,7 @@ def best(
     """
     name, target = resolve(workload, target)
     with client(url, key) as service:
-        answer = service.best(name, shape, target, threads, job_named(service, job))
+        answer = service.best(name, shape, target, threads, job_named(service, job), cache=cache)
     emit(answer, json_output, _best_text(answer))
 
 
@@ -59,6 +71,7 @@ def _best_text(answer: dict[str, Any]) -> str:
     text = f"{answer['match']}  {_name(kernel)}  {_times(answer['latency_s'], answer['predicted_latency_s'])}"
     if answer.get("match") == "nearest" and answer.get("measured_shape"):
         text += f"  nearest measured at {format_shape(answer['measured_shape'])}"
+    text += Cache(answer["cache"]).note.replace(", ", "  ")
     if answer.get("job_id"):
         text += f"  by {answer['job_id']}"
     if served and served.get("id") != kernel.get("id"):
@@ -87,6 +100,7 @@ def _times(measured_s: float | None, predicted_s: float | None) -> str:
 @click.option("--reason", default="", metavar="TEXT", help="Kept in the history.")
 @target
 @threads
+@cache
 @options.service
 @as_json
 def promote(
@@ -99,14 +113,15 @@ def promote(
     reason: str,
     target: str | None,
     threads: int | None,
+    cache: str | None,
     url: str | None,
     key: str | None,
     json_output: bool,
 ) -> None:
     """Give a name to a library, for `pull --alias`.
 
-    WORKLOAD is a key or a job file. Without --digest it is the library that `pull` would give now, for the target and
-    the threads. With --at-least a later library that is verified and so much faster takes the name
+    WORKLOAD is a key or a job file. Without --digest it is the library that `pull` would give now, for the target, the
+    threads and the caches. With --at-least a later library that is verified and so much faster takes the name
     by itself; that ends with --roll-back.
     """
     if roll_back and digest is not None:
@@ -116,11 +131,12 @@ def promote(
     name, target = resolve(workload, target)
     with client(url, key) as service:
         if roll_back:
-            given = service.roll_back(name, alias, target, threads, reason=reason)
+            given = service.roll_back(name, alias, target, threads, cache=cache, reason=reason)
         else:
             given = service.promote(
-                name, digest, alias, target=target, threads=threads, reason=reason, at_least_percent=at_least
-            )
+                name, digest, alias, target=target, threads=threads, cache=cache, reason=reason,
+                at_least_percent=at_least,
+            )  # fmt: skip
     library = given["library"]
     emit(given, json_output, f"{alias} is library {library['digest']} of job {library['job_id']}")
 
@@ -148,10 +164,12 @@ def history(
         served: dict[tuple[object, ...], object] = {}
         for each in libraries:
             # What is served for the range of each, asked once for each range.
-            place = each["target_fingerprint"], each["threads"], each["made_for"]
+            place = each["target_fingerprint"], each["threads"], each["made_for"], each["cache"]
             is_candidate = not each["superseded_by"] and not each["wrong_kernel"]
             if is_candidate and place not in served:
-                found = service.served(each["workload_key"], target=place[0], threads=place[1], ranges=place[2] or None)
+                found = service.served(
+                    each["workload_key"], target=place[0], threads=place[1], ranges=place[2] or None, cache=place[3]
+                )
                 served[place] = found["digest"]
             each["served"] = is_candidate and served[place] == each["digest"]
     document = {"libraries": libraries, "promotions": promotions}

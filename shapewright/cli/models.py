@@ -14,6 +14,7 @@ from shapewright.cli.finding import client
 from shapewright.cli.jobs import hand_in, timeout
 from shapewright.cli.output import as_json, say
 from tuner.errors import InvalidInput, shown
+from tuner.program.job.cache import CACHES, Cache
 
 if TYPE_CHECKING:
     from shapewright.models.model import Named
@@ -38,6 +39,10 @@ _NAMED = re.compile(r"\s*(?P<name>\w+)\s*(?:@(?P<input>.+):(?P<axis>-?\d+)\s*)?"
 )
 @click.option("--trials", type=click.IntRange(0), metavar="N", help="The job's budget of trials.")
 @click.option("--threads", type=click.IntRange(1), default=1, show_default=True, help="Of each library.")
+@click.option(
+    "--cache", type=click.Choice(CACHES), default=Cache.STREAMED.value, show_default=True,
+    help="How timed calls find their operands. streamed: weights in memory, since other layers run between.",
+)  # fmt: skip
 @click.option("--target", default="native", show_default=True, help="native, or as in {kind: llvm, mcpu: skylake}.")
 @click.option("--device", default="local", show_default=True, help="A key of the tracker.")
 @click.option("--policy", help="What chooses the trials [default: evolutionary].")
@@ -53,6 +58,7 @@ def tune_model(
     seconds: float | str | None,
     trials: int | None,
     threads: int,
+    cache: str,
     target: str,
     device: str,
     policy: str | None,
@@ -76,8 +82,9 @@ def tune_model(
 
     on = _target(target)
     tasks = extract(
-        model, shape_vars=[_named(text) for text in shape_vars], weights=_weights(weights), target=on, threads=threads
-    )
+        model, shape_vars=[_named(text) for text in shape_vars], weights=_weights(weights), target=on, threads=threads,
+        cache=cache,
+    )  # fmt: skip
     budget = _budget(tasks, seconds, trials)
     fields = {"target": on, "threads": threads, "device": device, **({"policy": policy} if policy else {})}
     document = tasks.job(budget, **fields)

@@ -14,7 +14,7 @@ from shapewright.cli import options
 from shapewright.cli.describe import standing
 from shapewright.cli.describe_libraries import described_library
 from shapewright.cli.finding import ALIASES, DIGESTS, JOBS, WORKLOADS_AND_JOBS, client, job_named
-from shapewright.cli.libraries import resolve, target, threads
+from shapewright.cli.libraries import cache, resolve, target, threads
 from shapewright.cli.output import CommandFailed, ExitCode, as_json, emit, quiet_stdout, say
 from shapewright.errors import ServiceError, ServiceNotFound
 from tuner.errors import InvalidInput
@@ -40,6 +40,7 @@ FLAGS = {"ranges": "--range", "workload": "WORKLOAD"}
 @options.output
 @target
 @threads
+@cache
 @click.option("--range", "ranges", metavar="T=1..512", help="What it must cover [default: the job file's; the widest].")
 @click.option("--job", metavar="ID", shell_complete=JOBS, help="The library that this job built.")
 @click.option(
@@ -87,11 +88,11 @@ def pull(
 ) -> None:
     """Download the best library of a workload for a range.
 
-    WORKLOAD is a key or a job file, which brings its own target, threads, range and instances; or the id of a job, of
-    which every library is written to a folder of its own. With --locked there is no WORKLOAD: every library of the lock
-    file is written, and any that differs from what was locked is refused. With --from it is the best library there, of
-    this machine's target unless another is named. --format c needs a C compiler; what it writes needs neither Python
-    nor TVM.
+    WORKLOAD is a key or a job file, which brings its own target, threads, caches, range and instances; or the id of a
+    job, of which every library is written to a folder of its own. With --locked there is no WORKLOAD: every library of
+    the lock file is written, and any that differs from what was locked is refused. With --from it is the best library
+    there, of this machine's target unless another is named. --format c needs a C compiler; what it writes needs neither
+    Python nor TVM.
     """
     line = {**chosen, "workload": workload, "locked": locked, "source": source, "url": url, "key": key}
     if output_format == "c":
@@ -180,7 +181,7 @@ def _pull_from(source: Path, workload: str, directory: Path, chosen: Mapping[str
     offers = [offer for offer in offers_of(source) if offer.entry.digest.startswith(chosen["digest"] or "")]
     with TemporaryDirectory(prefix="shapewright-") as folder:
         snapshot = write_snapshot(Path(folder, "of.snapshot"), offers)
-        entry = snapshot.entry_for(name, fingerprint, chosen["threads"], chosen["ranges"])
+        entry = snapshot.entry_for(name, fingerprint, chosen["threads"], chosen["ranges"], chosen["cache"])
         if isinstance(entry, Missing):
             digest = f" with a digest that begins with {chosen['digest']}" if chosen["digest"] else ""
             reason = entry.reason.replace(str(snapshot.file), str(source))

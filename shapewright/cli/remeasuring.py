@@ -28,12 +28,12 @@ MAX_VALUES = 256
 
 
 def submit_again(storage: Storage, keys: Sequence[str], trials: int | None) -> list[dict[str, Any]]:
-    """Submit a job for each workload, target and threads that has something stale (of these keys, if any are named).
+    """Submit a job for each workload, target, threads and caches that have something stale (of these keys, if any).
 
     Each comes with its ``job_id``, or null and a ``note`` that says why. Raises NotFound for a key with nothing stale.
     """
     result = {
-        (each.workload_key, each.target_fingerprint, each.threads): each
+        (each.workload_key, each.target_fingerprint, each.threads, each.cache): each
         for each in storage.stale_knowledge()
         if not each.remeasured and (not keys or each.workload_key in keys)
     }
@@ -45,7 +45,7 @@ def submit_again(storage: Storage, keys: Sequence[str], trials: int | None) -> l
 
 
 def _submit(storage: Storage, stale: StaleKnowledge, device: Device | None, trials: int | None) -> dict[str, Any]:
-    place = {name: getattr(stale, name) for name in ("workload_key", "target_fingerprint", "threads")}
+    place = {name: getattr(stale, name) for name in ("workload_key", "target_fingerprint", "threads", "cache")}
     if device is None:
         return {**place, "job_id": None, "note": "no device of this target has registered"}
     spec = _spec(storage, stale, device, trials)
@@ -67,8 +67,8 @@ def _last_search(storage: Storage, stale: StaleKnowledge) -> SearchTaskRow | Non
         rows = storage.tasks_of_workload(stale.workload_key)
     except NotFound:
         return None
-    place = (stale.target_fingerprint, stale.threads)
-    return next((row for row in rows if (row.target_fingerprint, row.task.threads) == place), None)
+    place = (stale.target_fingerprint, stale.threads, stale.cache)
+    return next((row for row in rows if (row.target_fingerprint, row.task.threads, row.task.cache) == place), None)
 
 
 def _from_search(storage: Storage, row: SearchTaskRow) -> JsonObject:
@@ -101,6 +101,7 @@ def _from_records(storage: Storage, stale: StaleKnowledge, device: Device) -> Js
         "shape_vars": {name: {"values": sorted({dict(shape)[name] for shape in shapes})} for name, _ in shapes[0]},
         "instances": [dict(shape) for shape in shapes],
         "threads": stale.threads,
+        "cache": stale.cache.value,
         "device": device.key,
         "budget": {"trials": DEFAULT_TRIALS},
     }

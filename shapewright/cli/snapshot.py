@@ -11,6 +11,7 @@ from shapewright.cli import options
 from shapewright.cli.finding import client
 from shapewright.cli.libraries import resolve
 from shapewright.cli.output import CommandFailed, ExitCode, as_json, emit
+from tuner.program.job.cache import CACHES
 
 if TYPE_CHECKING:
     from shapewright.snapshot import Offer
@@ -32,10 +33,11 @@ if TYPE_CHECKING:
     type=click.Choice(("best", "newest", "all")),
     default="best",
     show_default=True,
-    help="Of several libraries for the same workload, target, threads and range.",
+    help="Of several libraries for the same workload, target, threads, caches and range.",
 )
 @click.option("--target", help="A target's fingerprint, of the service's libraries [default: all].")
 @click.option("--threads", type=click.IntRange(1, 1024), metavar="N", help="The same for a number of threads.")
+@click.option("--cache", type=click.Choice(CACHES), help="The same for a state of the caches.")
 @options.service
 @as_json
 def snapshot(
@@ -46,6 +48,7 @@ def snapshot(
     keep: str,
     target: str | None,
     threads: int | None,
+    cache: str | None,
     url: str | None,
     key: str | None,
     json_output: bool,
@@ -68,7 +71,7 @@ def snapshot(
             from shapewright.snapshot.service import served_offers  # noqa: PLC0415
 
             with client(url, key) as service:
-                offers += served_offers(service, named, target, threads)
+                offers += served_offers(service, named, target, threads, cache)
                 if not offers:
                     raise CommandFailed(ExitCode.NOT_FOUND, "the service serves no such library; nothing was written")
                 written = write_snapshot(file, chosen(offers, keep))

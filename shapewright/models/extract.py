@@ -29,6 +29,7 @@ def extract(
     target: Target | str | Mapping[str, Any] | None = "native",
     threads: int = 1,
     max_kernels: int = 8,
+    cache: str = "streamed",
 ) -> ModelTasks:
     """What there is to tune in ``model``: one search task for each distinct workload, with its count and its places.
 
@@ -37,6 +38,8 @@ def extract(
     `.pt2` or `.onnx` file. ``shape_vars`` gives the sizes of dynamic dims by name, ``{"seq": range(1, 129)}``; a dim
     that ``torch.export.Dim`` gives a min and a max needs none. ``weights`` says which sizes occur how often,
     ``{"seq": {1: 0.2, 64: 0.8}}``; the default spreads over the range. The weights of the model are not looked at.
+    ``cache`` says how the tasks time their calls: in a model other layers run between two calls of one, so that its
+    weights come from memory (``streamed``); ``warm`` or ``cold`` if given.
 
     Raises InvalidInput for another kind of model, for one that PyTorch or ONNX refuses, and for dims without a range.
     """
@@ -54,7 +57,7 @@ def extract(
         remedy = f"give the sizes of {missing[0]} in shape_vars; the model has {described(read)}"
         raise InvalidInput(f"shape_vars.{missing[0]}", "the model does not say how large it may be", remedy)
     found = [Occurrence(op.workload, op.output, _place(graph, op)) for op in lifting.ops]
-    options = {"target": known, "threads": threads, "max_kernels": max_kernels}
+    options = {"target": known, "threads": threads, "max_kernels": max_kernels, "cache": cache}
     return tasks_of(job_name(name), found, lifting.left, variables, weights, options)
 
 

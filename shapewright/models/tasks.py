@@ -79,7 +79,8 @@ class ModelTasks(Sequence[ModelTask]):
         }
         if self.instances is not None:
             document["instances"] = [instance.to_json() for instance in self.instances]
-        return {**document, "budget": dict(budget), **fields}
+        # Of no number of threads, nor a target: what runs a job says those.
+        return {**document, "cache": self.tasks[0].cache.value, "budget": dict(budget), **fields}
 
     def plan(self, *, seconds: float | None = None, trials: int | None = None) -> BudgetPlan:
         """What such a budget buys: for how many of the tasks it is enough, and what is recommended. Raises InvalidInput

@@ -145,8 +145,11 @@ class _Applying:
             match, library = matched
             digest, threads = match.library.digest, match.library.manifest["threads"]
             replaced.append(
-                Replaced(where, str(op.workload), op.workload.key, digest, match.how, match.source, threads)
-            )
+                Replaced(
+                    where, str(op.workload), op.workload.key, digest, match.how, match.source, threads,
+                    cache=match.cache,
+                )
+            )  # fmt: skip
             chosen.append(_Chosen(read.values[op.output], op, match, library))
         if not chosen:
             return None

@@ -13,6 +13,7 @@ from tuner import figures
 from tuner.durations import format_duration
 from tuner.figures.html import html_environment
 from tuner.figures.instances import instance_lines
+from tuner.program.job.cache import Cache
 from tuner.program.language.workload import JsonObject
 from tuner.search.outcome import Outcome, total_of
 from tuner.search.summary import JobSummary, SearchSummary
@@ -75,6 +76,7 @@ def _task(job: ReportedJob, task: ReportedTask) -> JsonObject:
         ("key", view.task.workload.key),
         ("target", task.target_fingerprint),
         ("threads", str(view.task.threads)),
+        *([] if view.task.cache is Cache.WARM else [("caches", view.task.cache.value)]),
         *([("speed-up", outcome)] if outcome else []),
         *(summary_figures(summary) if summary else ()),
     ]

@@ -16,6 +16,7 @@ from typing import Any
 
 from tuner.library import package
 from tuner.library.dispatcher import made_for
+from tuner.program.job.cache import Cache
 from tuner.program.job.range_text import Ranges, format_ranges
 from tuner.program.language.spans import span_from_json, span_to_json
 from tuner.program.language.workload import JsonObject
@@ -28,7 +29,7 @@ MAX_LIST = 256 << 20
 """Bytes of a list: about 200,000 libraries."""
 COMMENT = re.compile(rb"shapewright-snapshot/(\d{1,6}) sha256:([0-9a-f]{64})")
 DIGEST = re.compile("[0-9a-f]{64}")
-SortKey = tuple[str, str, int, str, str]
+SortKey = tuple[str, str, int, str, str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,19 +47,22 @@ class Entry:
     protocol: str | None = None
     created_at: str | None = None
     files: Mapping[str, str] = field(default_factory=dict)
+    cache: Cache = Cache.WARM
 
     @property
     def sort_key(self) -> SortKey:
         return (*self.place, self.digest)
 
     @property
-    def place(self) -> tuple[str, str, int, str]:
+    def place(self) -> tuple[str, str, int, str, str]:
         """What it is for: of several libraries of one place a snapshot needs one."""
-        return self.workload_key, self.target_fingerprint, self.threads, format_ranges(self.made_for)
+        ranges = format_ranges(self.made_for)
+        return self.workload_key, self.target_fingerprint, self.threads, ranges, self.cache.value
 
     def __str__(self) -> str:
-        key, target, threads, ranges = self.place
-        return f"{key} for {target}, {ranges}, {threads} thread{'s' * (threads != 1)}: library {self.digest[:12]}"
+        key, target, threads, ranges, _ = self.place
+        count = f"{threads} thread{'s' * (threads != 1)}"
+        return f"{key} for {target}, {ranges}, {count}{self.cache.note}: library {self.digest[:12]}"
 
     def to_json(self) -> JsonObject:
         return {
@@ -66,6 +70,7 @@ class Entry:
             "workload_key": self.workload_key,
             "target_fingerprint": self.target_fingerprint,
             "threads": self.threads,
+            "cache": self.cache.value,
             "made_for": {name: span_to_json(span) for name, span in self.made_for.items()},
             "protocol": self.protocol,
             "created_at": self.created_at,
@@ -90,6 +95,7 @@ class Entry:
             protocol=data.get("protocol"),
             created_at=data.get("created_at"),
             files=files,
+            cache=Cache(data.get("cache", Cache.WARM)),
         )
 
     @staticmethod
@@ -103,6 +109,7 @@ class Entry:
             workload_key=task.workload.key,
             target_fingerprint=task.known_target.fingerprint,
             threads=task.threads,
+            cache=task.cache,
             made_for=made_for(task),
             protocol=manifest.get("protocol"),
             created_at=created_at,

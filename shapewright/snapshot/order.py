@@ -1,4 +1,5 @@
-"""Which of several libraries for the same workload, target and threads is the best: the rule by which a service serves.
+"""Which of several libraries for the same workload, target, threads and caches is the best: the rule by which a service
+serves.
 
 Compared at the instances of their searches, as far as they lie in the range asked for: by the times in their dispatch
 tables, where what is only predicted gains nothing over what was measured. The older one stays unless another is faster
@@ -15,7 +16,7 @@ from tuner.library.dispatcher import Dispatcher
 from tuner.library.package import MANIFEST, dispatcher_of, manifest_of
 from tuner.program.job.range_text import Ranges
 from tuner.program.language.workload import format_shape
-from tuner.records import PROTOCOL
+from tuner.records import protocol_of
 
 Read = Callable[[Entry], Mapping[str, bytes]]
 KEPT = ("best", "newest", "all")
@@ -23,7 +24,7 @@ KEPT = ("best", "newest", "all")
 
 
 def best_of(entries: Sequence[Entry], read: Read, ranges: Ranges | None = None) -> Entry:
-    """The best of at least one library of the same workload, target and threads, over ``ranges`` of its symbols.
+    """The best of at least one library of one workload, target, threads and caches, over ``ranges`` of its symbols.
 
     ``ranges`` left out are those of the first. ``read`` gives a library's files. Raises ShapewrightError.
     """
@@ -33,7 +34,7 @@ def best_of(entries: Sequence[Entry], read: Read, ranges: Ranges | None = None) 
     dispatchers = [dispatcher_of(files, manifest_of(files[MANIFEST])) for files in map(read, ordered)]
     points = choice.points_of([each.task for each in dispatchers], ranges or ordered[0].made_for)
     candidates = [
-        choice.Candidate(entry.digest, _times(dispatcher, points, entry.protocol == PROTOCOL))
+        choice.Candidate(entry.digest, _times(dispatcher, points, entry.protocol == protocol_of(entry.cache)))
         for entry, dispatcher in zip(ordered, dispatchers, strict=True)
     ]
     return ordered[choice.choose(points, candidates)]

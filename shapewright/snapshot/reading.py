@@ -18,6 +18,7 @@ from shapewright.snapshot.order import best_of
 from tuner.errors import InvalidInput, ShapewrightError
 from tuner.library import choice
 from tuner.library.package import check_files
+from tuner.program.job.cache import Cache
 from tuner.program.job.range_text import Ranges, format_ranges
 from tuner.program.language.spans import span_from_json
 from tuner.program.target import Target, native
@@ -33,7 +34,7 @@ WRONG = (zipfile.BadZipFile, NotImplementedError, EOFError, UnicodeDecodeError)
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """Why a snapshot has no library for what was asked. ``kind``: workload, target, threads or range."""
+    """Why a snapshot has no library for what was asked. ``kind``: workload, target, threads, cache or range."""
 
     kind: str
     reason: str
@@ -75,17 +76,19 @@ class Snapshot:
         target: str | None = None,
         threads: int | None = None,
         ranges: RangesLike | None = None,
+        cache: str | None = None,
     ) -> Library | Missing:
         """The library for a workload, loaded, or why there is none.
 
-        A search task or the content of a job file brings its own target, number of threads and range, as far as they
-        are not given. ``target`` is a fingerprint, of this machine if nothing tells; where there is none for it, a
-        library of the same CPU with another number of cores serves (``Library.tuned_on_cores``); ``threads`` 1, or the
-        only number that there is; ``ranges`` what it must cover (``m=16..512`` in symbols), of the widest if left out.
-        Of several that cover it the best (``shapewright.snapshot.order``). Raises ShapewrightError if it is damaged or
-        this CPU lacks an instruction set that it uses, InvalidInput on what was asked.
+        A search task or the content of a job file brings its own target, number of threads, state of the caches and
+        range, as far as they are not given. ``target`` is a fingerprint, of this machine if nothing tells; where there
+        is none for it, a library of the same CPU with another number of cores serves (``Library.tuned_on_cores``);
+        ``threads`` 1, or the only number that there is; ``cache`` warm, or the only one that there is; ``ranges`` what
+        it must cover (``m=16..512`` in symbols), of the widest if left out. Of several that cover it the best
+        (``shapewright.snapshot.order``). Raises ShapewrightError if it is damaged or this CPU lacks an instruction set
+        that it uses, InvalidInput on what was asked.
         """
-        entry = self.entry_for(workload, target, threads, ranges)
+        entry = self.entry_for(workload, target, threads, ranges, cache)
         return entry if isinstance(entry, Missing) else self.load(entry)
 
     def entry_for(
@@ -94,9 +97,10 @@ class Snapshot:
         target: str | None = None,
         threads: int | None = None,
         ranges: RangesLike | None = None,
+        cache: str | None = None,
     ) -> Entry | Missing:
         """The entry of the library that ``find`` loads, which is not read unless several have to be compared."""
-        asked = library_query(workload, target=target, threads=threads, ranges=ranges)
+        asked = library_query(workload, target=target, threads=threads, cache=cache, ranges=ranges)
         key = key_of(workload)
         there = [entry for entry in self.entries if entry.workload_key == key]
         if not there:
@@ -113,6 +117,11 @@ class Snapshot:
         if not there:
             listed = ", ".join(map(str, numbers))
             return Missing("threads", f"{self.file} has {key} for {listed} threads, not for {number}")
+        caches = sorted({entry.cache.value for entry in there})
+        wanted = asked.get("cache") or (caches[0] if len(caches) == 1 else Cache.WARM.value)
+        there = [entry for entry in there if entry.cache == wanted]
+        if not there:
+            return Missing("cache", f"{self.file} has {key} for caches that are {', '.join(caches)}, not {wanted}")
         spans = {name: span_from_json(span) for name, span in asked["range"].items()} if "range" in asked else None
         return self._covering(key, there, spans)
 

@@ -16,6 +16,7 @@ from shapewright.sources.covering import covers
 from shapewright.sources.libraries import load_library
 from tuner.errors import ShapewrightError, shown
 from tuner.program.job.build import workload_from_stored
+from tuner.program.job.cache import CACHES, Cache
 from tuner.program.job.task import MAX_THREADS
 from tuner.program.language.instance import program_key
 from tuner.program.language.workload import Workload
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 MAX_MANIFEST = 16 << 20
 """Bytes of a manifest that is read; those of libraries have some kB."""
 DIGEST = re.compile("[0-9a-f]{64}")
+PREFERRED = (Cache.STREAMED, Cache.WARM, Cache.COLD)
+"""What libraries for models were best tuned for, in order: in a model weights come from memory."""
 
 
 class LeftOut(ShapewrightError):
@@ -45,6 +48,7 @@ class Candidate:
     features: frozenset[str]
     made_for: object
     width: int
+    cache: Cache = Cache.WARM
 
     def misfit(self, threads: int, target: Target) -> str:
         """Why it cannot serve here; empty if it can."""
@@ -54,9 +58,11 @@ class Candidate:
         return f"it is for a CPU with {', '.join(missing)}" if missing else ""
 
     def rank(self, target: Target) -> tuple[Any, ...]:
-        """The best first: made for this very target, for its CPU, for the widest ranges, then by digest."""
+        """The best first: made for this very target, for its CPU, for streamed weights, for the widest ranges, then by
+        digest."""
         is_other_cpu = self.made_for != target.fingerprint and self.made_for not in cores_by_fingerprint(target)
-        return self.made_for != target.fingerprint, is_other_cpu, -self.width, self.digest
+        preferred = PREFERRED.index(self.cache)
+        return self.made_for != target.fingerprint, is_other_cpu, preferred, -self.width, self.digest
 
     def match_of(self, workload: Workload) -> str:
         return "exact" if self.workload.key == workload.key else "covers"
@@ -86,6 +92,7 @@ def candidate_of(directory: Path, manifest: bytes) -> Candidate:
         return Candidate(
             directory, workload, digest_in(data), _threads(threads), _features(data["target"]),
             fingerprint if isinstance(fingerprint, str) else None, _width(data.get("ranges", {})),
+            _cache(data.get("cache", Cache.WARM.value)),
         )  # fmt: skip
     except RecursionError:
         raise LeftOut("its manifest is nested too deep") from None
@@ -99,7 +106,8 @@ def opened(candidate: Candidate, folder: Path) -> Library:
     """The library of a candidate, loaded from ``folder``. Raises LeftOut."""
     library = opened_as(candidate.digest, folder)
     task = library.dispatcher.task
-    if (task.workload.key, task.threads) != (candidate.workload.key, candidate.threads):
+    own = task.workload.key, task.threads, task.cache
+    if own != (candidate.workload.key, candidate.threads, candidate.cache):
         raise LeftOut("its manifest is not the one of its dispatch table: pull the library again")
     return library
 
@@ -129,6 +137,12 @@ def _threads(number: object) -> int:
     if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= MAX_THREADS:
         raise LeftOut(f"its manifest says {shown(number)} threads, libraries have 1 to {MAX_THREADS}")
     return number
+
+
+def _cache(name: object) -> Cache:
+    if not isinstance(name, str) or name not in CACHES:
+        raise LeftOut(f"its manifest says caches are {shown(name)}, which is none of {', '.join(CACHES)}")
+    return Cache(name)
 
 
 def _features(target: Any) -> frozenset[str]:

@@ -14,6 +14,8 @@ from tuner.program.language.shape_vars import ShapeVar
 from tuner.program.language.workload import Workload
 from tuner.program.target import Target
 
+TUNED_FOR = {"streamed": "streamed weights", "warm": "warm caches", "cold": "cold caches"}
+
 
 @dataclass(frozen=True, slots=True)
 class Replaced:
@@ -30,6 +32,9 @@ class Replaced:
     """Operands whose strides a kernel does not take: they are copied, by the code around the call or by the call."""
     flops: int = 0
     """Operations of its products, convolutions and attention at the sizes of the first call, where they are counted."""
+    cache: str = "warm"
+    """What the library was tuned for: ``streamed``, weights that come from memory, as they do here; or another state of
+    the caches, where there was none for that."""
 
     @property
     def copies(self) -> dict[str, int]:
@@ -91,9 +96,11 @@ class Report:
         target: Target | str | Mapping[str, Any] | None = "native",
         threads: int = 1,
         max_kernels: int = 8,
+        cache: str = "streamed",
     ) -> ModelTasks:
         """The search tasks of the workloads that have no library, as of ``sw.extract``: what is compiled need not be
         exported. ``shape_vars`` gives the sizes of their symbols, which the report names: ``{"s27": range(1, 513)}``.
+        ``cache`` as of ``sw.extract``.
 
         Raises InvalidInput for a symbol without sizes, and where every workload has its library.
         """
@@ -106,7 +113,7 @@ class Report:
             raise InvalidInput(f"shape_vars.{missing[0]}", "it is not said how large it may be", remedy)
         variables = [ShapeVar(name, values) for name, values in shape_vars.items()]
         left = [Left(each.where, each.what, each.reason) for each in self.kept if not each.workload]
-        options = {"target": parse_target(target), "threads": threads, "max_kernels": max_kernels}
+        options = {"target": parse_target(target), "threads": threads, "max_kernels": max_kernels, "cache": cache}
         return tasks_of("compiled model", found, left, variables, weights, options)
 
     def note(self, texts: Iterable[str]) -> None:
@@ -117,8 +124,8 @@ class Report:
         replaced = [
             {
                 "where": each.where, "workload": each.workload, "workload_key": each.key, "digest": each.digest,
-                "match": each.how, "source": each.source, "threads": each.threads, "strided": list(each.strided),
-                "copies": each.copies, "flops": each.flops,
+                "match": each.how, "source": each.source, "threads": each.threads, "cache": each.cache,
+                "strided": list(each.strided), "copies": each.copies, "flops": each.flops,
             }
             for each in self.replaced
         ]  # fmt: skip
@@ -133,6 +140,7 @@ class Report:
         for each in self.replaced:
             copied = "".join(f"; {name} has strides that no kernel takes, and is copied" for name in each.strided)
             copied += "".join(f"; {name} was copied {count} times" for name, count in each.copies.items())
-            lines.append(f"  {each.where}: {each.workload}, {each.digest[:12]} ({each.how}) of {each.source}{copied}")
+            how = f"{each.how}, tuned for {TUNED_FOR[each.cache]}"
+            lines.append(f"  {each.where}: {each.workload}, {each.digest[:12]} ({how}) of {each.source}{copied}")
         lines += [f"  {left.where}: {left.what} stays: {left.reason}" for left in self.kept]
         return "\n".join([*lines, *self._next(), *(f"  note: {text}" for text in self.notes)])

@@ -5,12 +5,13 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from shapewright.sources.candidates import LeftOut, digest_in, opened_as
+from shapewright.sources.candidates import PREFERRED, LeftOut, digest_in, opened_as
 from shapewright.sources.covering import covers
 from shapewright.sources.libraries import fetched, kept_folder
 from shapewright.sources.source import Match, SourceAway
 from tuner.errors import InvalidInput
 from tuner.plain_files import is_folder
+from tuner.program.job.cache import Cache
 from tuner.program.language.workload import Workload
 from tuner.program.target import Target
 
@@ -57,17 +58,28 @@ class Service:
             raise SourceAway(f"{self.name}: {error}") from error
 
     def _served(self, workload: Workload, threads: int) -> tuple[str, str]:
-        """The key and the digest of the library that is served."""
+        """The key and the digest of the library that is served. Raises ServiceNotFound for the last of PREFERRED."""
         from shapewright.errors import ServiceNotFound  # noqa: PLC0415
 
+        *before, last = PREFERRED
+        for cache in before:
+            with suppress(ServiceNotFound):
+                return self._served_for(workload, threads, cache)
+        return self._served_for(workload, threads, last)
+
+    def _served_for(self, workload: Workload, threads: int, cache: Cache) -> tuple[str, str]:
+        from shapewright.errors import ServiceNotFound  # noqa: PLC0415
+
+        target = self._target.fingerprint
         try:
-            served = self._client.served(workload, target=self._target.fingerprint, threads=threads)
-            return workload.key, digest_in(served)
+            return workload.key, digest_in(
+                self._client.served(workload, target=target, threads=threads, cache=cache.value)
+            )
         except ServiceNotFound:
             if workload.symbols:
                 raise
         # One shape: a library of a dynamic workload may have it.
-        answer = self._client.best(workload, {}, self._target.fingerprint, threads)
+        answer = self._client.best(workload, {}, target, threads, cache=cache.value)
         if not answer.get("digest"):
             raise ServiceNotFound(f"{self.name} has no library for {workload}")
         return answer["workload_key"], digest_in(answer)

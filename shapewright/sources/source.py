@@ -36,6 +36,11 @@ class Match:
     how: str
     source: str
 
+    @property
+    def cache(self) -> str:
+        """The state of the caches that it was tuned for."""
+        return self.library.dispatcher.task.cache.value
+
     def other_cores(self, target: Target) -> int | None:
         """The number of cores that it was tuned on, where ``target`` has another one."""
         cores = self.library.tuned_on_cores
@@ -54,7 +59,8 @@ class Source(Protocol):
         """Why libraries that it has do not count, by what names them; more may be found with every workload."""
 
     def find(self, workload: Workload, threads: int) -> Match | str:
-        """The library for ``workload`` with ``threads`` threads, or why there is none. Raises SourceAway."""
+        """The library for ``workload`` with ``threads`` threads, or why there is none: the first that there is of those
+        tuned for each of PREFERRED. Raises SourceAway."""
 
 
 class Listed(ABC):

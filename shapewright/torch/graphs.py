@@ -58,7 +58,7 @@ def replace_lifted(graph: fx.GraphModule, constants: frozenset[str], finder: Fin
         plans = (rewriting.replace(op, match),)
         threads, digest = match.library.manifest["threads"], match.library.digest
         report.replaced.append(
-            Replaced(where, text, key, digest, match.how, match.source, threads, strided, count, plans)
+            Replaced(where, text, key, digest, match.how, match.source, threads, strided, count, match.cache, plans)
         )
     graph.graph.lint()
     graph.recompile()

@@ -127,9 +127,10 @@ def _bound(name: str, module: nn.Module, base: type[nn.Module], finder: Finder, 
         threads = match.library.manifest["threads"]
         report.replaced.append(
             Replaced(
-                where, str(workload), workload.key, match.library.digest, match.how, match.source, threads, plans=plans
+                where, str(workload), workload.key, match.library.digest, match.how, match.source, threads,
+                cache=match.cache, plans=plans,
             )
-        )
+        )  # fmt: skip
     return bound
 
 

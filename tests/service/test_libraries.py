@@ -219,3 +219,28 @@ def test_a_promotion_that_cannot_work_is_refused(
 ) -> None:
     assert_problem(api.post(path(old, f"aliases/{name}"), json=body), status)
     assert api.get(path(old, "aliases")).json() == {"items": []}
+
+
+def test_libraries_for_caches_in_other_states_are_asked_for_by_name(api: TestClient, storage: Storage) -> None:
+    warm = new_library(storage, measured_s={1: 1e-3})
+    cold = new_library(storage, measured_s={1: 2e-3}, cache="cold")
+
+    for query, expected in (("", warm), ("cache=warm", warm), ("cache=cold", cold)):
+        assert api.get(f"{path(warm, 'library')}?{query}").headers["ETag"] == etag(expected)
+        body = dict([query.split("=")]) if query else {}
+        answer = api.post(path(warm, "served"), json=body).json()
+        assert (answer["digest"], answer["cache"]) == (expected.digest, body.get("cache", "warm"))
+        assert answer["alternatives"] == []
+        latency = api.get(f"{path(warm, 'best')}?shape=m=16&{query}").json()
+        assert (latency["latency_s"], latency["cache"]) == (1e-3 if expected is warm else 2e-3, answer["cache"])
+    asked = [{"workload_key": warm.key, "shape": {"m": 16}, "cache": cache} for cache in ("cold", "streamed", "tepid")]
+    first, second, third = api.post("/v1/lookup", json={"queries": asked}).json()["answers"]
+    assert first["best"]["latency_s"] == 2e-3
+    assert second["problem"]["status"] == 404
+    assert "one of: warm, cold, streamed" in third["problem"]["detail"]
+    missing = api.get(f"{path(warm, 'library')}?cache=streamed")
+    assert_problem(missing, 404)
+    assert "there are libraries for caches cold, warm" in missing.json()["detail"]
+    assert_problem(api.get(f"{path(warm, 'library')}?cache=tepid"), 422)
+    listed = api.get(f"{path(warm, 'libraries')}?cache=cold").json()["items"]
+    assert [each["digest"] for each in listed] == [cold.digest]

@@ -96,3 +96,12 @@ def test_a_static_model_has_no_dim_to_name(shapewright: Shapewright, data_dir: P
     ran = shapewright("tune-model", model, *SIZES, "--json")
     assert ran.code == 2
     assert "the model has no dynamic dim" in ran.error["message"]
+
+
+@pytest.mark.parametrize(("line", "cache"), [((), "streamed"), (("--cache", "warm"), "warm")])
+def test_calls_of_a_model_are_timed_with_streamed_weights(
+    shapewright: Shapewright, bed: Bed, model: Path, line: tuple[str, ...], cache: str
+) -> None:
+    ran = shapewright("tune-model", model, *SIZES, *line, "--json")
+    (task,) = bed.storage.search_tasks(ran.json["job_id"])
+    assert task.task.cache == cache

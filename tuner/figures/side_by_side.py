@@ -1,9 +1,10 @@
 """Jobs side by side: equal workloads paired up, and how many times as fast each job's kernels are as the first job's.
 
-Two searches are equal if they tune the same workload on the same target with the same number of threads; the others are
-listed with what is unlike. A shape's latency is the median of the readings of the kernel that the library runs there
-(before there is one, of the fastest kernel), brought to one speed of the device. The jobs were not measured in turns:
-where a small difference matters, ``shapewright check DIR --against DIR`` times two libraries in turns.
+Two searches are equal if they tune the same workload on the same target with the same number of threads and caches in
+the same state; the others are listed with what is unlike. A shape's latency is the median of the readings of the kernel
+that the library runs there (before there is one, of the fastest kernel), brought to one speed of the device. The jobs
+were not measured in turns: where a small difference matters, ``shapewright check DIR --against DIR`` times two
+libraries in turns.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import numpy as np
 from tuner.figures.columns import Floats
 from tuner.figures.shapes import served
 from tuner.figures.view import SearchView
+from tuner.program.job.cache import Cache
 from tuner.program.job.task import SearchTask
 from tuner.program.language.workload import WorkloadInstance
 from tuner.records import MeasureResult, Phase, speed_correction
@@ -31,7 +33,7 @@ METHOD = (
 )
 
 Dims = tuple[tuple[str, int], ...]
-Likeness = tuple[str, str, int]
+Likeness = tuple[str, str, int, Cache]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +50,8 @@ class Side:
 
 
 def likeness(task: SearchTask) -> Likeness:
-    """Workload key, target fingerprint, threads: equal for searches that can be compared."""
-    return task.workload.key, task.known_target.fingerprint, task.threads
+    """Workload key, target fingerprint, threads, caches: equal for searches that can be compared."""
+    return task.workload.key, task.known_target.fingerprint, task.threads, task.cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +94,7 @@ class Pairing:
     workload: str
     target_fingerprint: str
     threads: int
+    cache: str
     totals: tuple[Total, ...]
     shapes: tuple[ShapeLine, ...]
 
@@ -106,6 +109,7 @@ class Unlike:
     workload: str
     target_fingerprint: str
     threads: int
+    cache: str
     reason: str
 
 
@@ -130,17 +134,20 @@ def side_by_side(sides: Sequence[Side]) -> SideBySide:
 
 
 def _unlike(side: Side, sides: Iterable[Side]) -> Unlike:
-    key, target, threads = side.likeness
+    key, target, threads, cache = side.likeness
     others = [other.likeness for other in sides if other.job_id != side.job_id]
     same = [other for other in others if other[0] == key]
     if not same:
         reason = "no other job has this workload"
     elif all(other[1] != target for other in same):
         reason = f"the same workload on another target: {', '.join(sorted({other[1] for other in same}))}"
-    else:
+    elif all(other[2] != threads for other in same if other[1] == target):
         counts = ", ".join(map(str, sorted({other[2] for other in same if other[1] == target})))
         reason = f"the same workload on another number of threads: {counts}"
-    return Unlike(side.job_id, side.position, key, str(side.view.task.workload), target, threads, reason)
+    else:
+        caches = sorted({other[3].value for other in same if other[1:3] == (target, threads)})
+        reason = f"the same workload with caches in another state: {', '.join(caches)}"
+    return Unlike(side.job_id, side.position, key, str(side.view.task.workload), target, threads, cache.value, reason)
 
 
 # -- one group of equal searches -----------------------------------------------------------------------------------
@@ -173,8 +180,8 @@ def _pairing(sides: list[Side]) -> Pairing:
     ]
     weights = {dims: shapes[dims][0].weight for dims in ordered}
     totals = [_total(side, times, timed[0], weights, over) for side, times in zip(sides, timed, strict=True)]
-    key, target, threads = sides[0].likeness
-    return Pairing(key, str(first.task.workload), target, threads, tuple(totals), tuple(lines))
+    key, target, threads, cache = sides[0].likeness
+    return Pairing(key, str(first.task.workload), target, threads, cache.value, tuple(totals), tuple(lines))
 
 
 def _instances(side: Side) -> Sequence[WorkloadInstance]:

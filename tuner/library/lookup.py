@@ -15,6 +15,7 @@ from typing import Protocol
 import numpy as np
 
 from tuner.errors import InvalidInput
+from tuner.program.job.cache import Cache
 from tuner.program.job.task import SearchTask, check_shape, parse_shape
 from tuner.program.language.workload import JsonObject
 from tuner.schedule.registry import estimate_s
@@ -47,6 +48,9 @@ class LookedUpIn(Protocol):
 
     @property
     def threads(self) -> int: ...
+
+    @property
+    def cache(self) -> Cache: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +88,7 @@ class BestAnswer:
             "workload_key": self.scope.workload_key,
             "target_fingerprint": self.scope.target_fingerprint,
             "threads": self.scope.threads,
+            "cache": self.scope.cache.value,
             "shape": dict(self.shape),
             "match": self.match.value,
             "kernel": self.kernel,

@@ -10,6 +10,7 @@ from typing import Any
 
 from tuner.errors import MAX_SHOWN, InvalidInput, ShapewrightError, shown
 from tuner.program.job.build import workload_from_stored
+from tuner.program.job.cache import CACHES
 from tuner.program.job.task import MAX_THREADS
 from tuner.program.language.workload import JsonObject, Workload
 from tuner.program.target.cpu import MAX_CORES
@@ -99,6 +100,7 @@ FIELDS: Mapping[str, Field] = {
     "kernels": Field("a list of kernels", lambda value: isinstance(value, list) and all(map(is_kernel, value))),
     "ranges": Field("the range of each symbol, as in {m: [1, 32]}", _maps_to(_is_range), False),
     "made_for": Field("ranges as text", _is_text, False),
+    "cache": Field(f"one of {', '.join(CACHES)}", lambda value: isinstance(value, str) and value in CACHES, False),
     "protocol": Field("text", _or_null(_is_text), False),
     "toolchain": Field("versions by name", _or_null(_maps_to(_is_text)), False),
     "shapewright": Field("the version of what packaged it", _is_text, False),

@@ -18,10 +18,11 @@ from tuner.errors import InvalidInput, ShapewrightError, shown
 from tuner.library.dispatcher import Dispatcher, Leaf, TableRow, Tree, kernel_json, made_for
 from tuner.library.manifest import AGAIN, MALFORMED, check_fields, is_count, is_kernel, reason, workload_of
 from tuner.plain_files import read_plain
+from tuner.program.job.cache import Cache
 from tuner.program.job.range_text import format_ranges
 from tuner.program.job.task import SearchTask
 from tuner.program.language.workload import JsonObject, Workload
-from tuner.records import PROTOCOL
+from tuner.records import protocol_of
 from tuner.schedule.layout import Layout, layout_from_json
 
 FORMAT = 1
@@ -88,7 +89,8 @@ def package(
         "threads": task.threads,
         "ranges": dispatch["bounds"],
         "made_for": format_ranges(made_for(task)),
-        "protocol": PROTOCOL,
+        "cache": task.cache.value,
+        "protocol": protocol_of(task.cache),
         "toolchain": dict(toolchain),
         "shapewright": __version__,
         "job_id": job_id,
@@ -232,6 +234,9 @@ def _check_agreement(manifest: JsonObject, task: SearchTask, name: str) -> None:
     if manifest["threads"] != task.threads:
         problem = f"is {manifest['threads']}, the library is for {task.threads}"
         raise InvalidInput(f"{name}: threads", problem, AGAIN)
+    if manifest.get("cache", Cache.WARM) != task.cache:
+        problem = f"is {manifest.get('cache', Cache.WARM)}, the library is for {task.cache.value}"
+        raise InvalidInput(f"{name}: cache", problem, AGAIN)
     if workload_of(manifest).key != task.workload.key:
         raise InvalidInput(f"{name}: workload", f"is not that of the library, {task.workload}", AGAIN)
     hidden = sorted(set(task.known_target.hardware.features) - set(manifest["target"]["hardware"]["features"]))

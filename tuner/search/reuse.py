@@ -17,7 +17,7 @@ from tuner.library.dispatcher import log_distance
 from tuner.program.job.task import SearchTask
 from tuner.program.language.workload import JsonObject, WorkloadInstance
 from tuner.program.target import Target
-from tuner.records import DISQUALIFYING, PROTOCOL, MeasureResult, TuningRecord
+from tuner.records import DISQUALIFYING, MeasureResult, TuningRecord, protocol_of
 from tuner.schedule.space import MicroKernel, UnionSpace
 from tuner.search import finalize
 from tuner.search.cost_model import MAX_WARM_PAIRS, CostModel, WarmRecord
@@ -80,7 +80,7 @@ class Reuse:
 
     def __init__(self, task: SearchTask, space: UnionSpace, knowledge: Knowledge) -> None:
         self._task = task
-        comparable = [each for each in knowledge.records if _is_comparable(each)]
+        comparable = [each for each in knowledge.records if _is_comparable(each, task)]
         usable = {kernel for kernel in {each.result.kernel for each in comparable} if _is_usable(space, kernel)}
         valid = [each for each in comparable if each.result.kernel in usable]
         self.wrong = frozenset(each.result.kernel for each in valid if _condemns(each))
@@ -97,7 +97,7 @@ class Reuse:
         self._hints = self._hinted(space, knowledge.records)
         self.warm = self._warm(Measured(results), knowledge)
         """What the cost model is trained on before the search begins."""
-        self.facts = _facts(timed, knowledge)
+        self.facts = _facts(task, timed, knowledge)
 
     def picks(self, model: CostModel) -> list[tuple[MicroKernel, list[int]]]:
         """What to time first: of the best known set each kernel at the instances that it serves, then alternatives
@@ -146,18 +146,18 @@ class Reuse:
             for shape, latency_s in known.latencies_of(kernel).items()
         ]
         order = np.random.default_rng(0).permutation(len(own))
-        others = [WarmRecord(*each, WARM_WEIGHT) for each in knowledge.others if _is_comparable(each[1])]
+        others = [WarmRecord(*each, WARM_WEIGHT) for each in knowledge.others if _is_comparable(each[1], self._task)]
         related = [
             WarmRecord(canonical, record, RELATED_WEIGHT, target)
             for canonical, target, record in knowledge.related
-            if _is_comparable(record)
+            if _is_comparable(record, self._task)
         ]
         return (*(own[index] for index in order), *others, *related)
 
     def _record(self, kernel: MicroKernel, shape: ShapeKey, latency_s: float) -> TuningRecord:
-        task = self._task
-        result = MeasureResult(kernel, WorkloadInstance(shape), latency_s, anchor_s=self._anchor_s)
-        return TuningRecord(task.workload.key, task.known_target.fingerprint, task.threads, PROTOCOL, result)
+        task, result = self._task, MeasureResult(kernel, WorkloadInstance(shape), latency_s, anchor_s=self._anchor_s)
+        place = task.workload.key, task.known_target.fingerprint, task.threads
+        return TuningRecord(*place, protocol_of(task.cache), result)
 
 
 def shared_knowledge(shared: Iterable[SharedRecord], task: SearchTask) -> Knowledge:
@@ -187,9 +187,9 @@ def _is_usable(space: UnionSpace, kernel: MicroKernel) -> bool:
     return own.has_axes_of(kernel) and own.legal(own.values_of(kernel)) == kernel
 
 
-def _is_comparable(record: TuningRecord) -> bool:
-    """Whether it was measured as this version measures."""
-    return record.protocol == PROTOCOL
+def _is_comparable(record: TuningRecord, task: SearchTask) -> bool:
+    """Whether it was measured as this version measures the task."""
+    return record.protocol == protocol_of(task.cache)
 
 
 def _condemns(record: TuningRecord) -> bool:
@@ -205,8 +205,8 @@ def _in_variables(task: SearchTask, results: Iterable[MeasureResult]) -> list[Me
     return [replace(result, instance=instance) for result, instance in entries if instance is not None]
 
 
-def _facts(timed: Sequence[TuningRecord], knowledge: Knowledge) -> Reused | None:
-    related = [(target, record) for _, target, record in knowledge.related if _is_comparable(record)]
+def _facts(task: SearchTask, timed: Sequence[TuningRecord], knowledge: Knowledge) -> Reused | None:
+    related = [(target, record) for _, target, record in knowledge.related if _is_comparable(record, task)]
     if not timed and not related:
         return None
     return Reused(

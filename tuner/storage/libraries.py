@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from tuner.library.choice import Point
+from tuner.program.job.cache import Cache
 from tuner.program.job.range_text import Ranges
 from tuner.program.language.workload import JsonObject
 
@@ -77,6 +78,7 @@ class LibraryRow:
     job_id: str | None
     created_at: str
     ranges: Ranges
+    cache: Cache = Cache.WARM
     protocol: str | None = None
     superseded_by: str | None = None
     comparison: JsonObject | None = None
@@ -99,6 +101,7 @@ class Artifact:
     manifest: JsonObject
     dispatch: JsonObject
     created_at: str = ""
+    cache: Cache = Cache.WARM
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +109,9 @@ class LibraryQuery:
     """A query for a library.
 
     ``ranges`` are of the workload's symbols; left out, they are those of the widest library. ``target_fingerprint``
-    left out is that of the newest library, ``threads`` 1 or the only number that there is. With a job, a digest or an
-    alias it is that very library, served or not. ``points``: where the caller will use it; left out, the instances
-    that the libraries were searched for.
+    left out is that of the newest library, ``threads`` 1 or the only number that there is, ``cache`` warm or the only
+    one. With a job, a digest or an alias it is that very library, served or not. ``points``: where the caller will use
+    it; left out, the instances that the libraries were searched for.
     """
 
     workload_key: str
@@ -119,6 +122,7 @@ class LibraryQuery:
     digest: str | None = None
     alias: str | None = None
     points: tuple[Point, ...] = ()
+    cache: Cache | None = None
 
     @property
     def is_named(self) -> bool:
@@ -158,7 +162,7 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class Alias:
-    """A name for one library of a workload on a target with a number of threads.
+    """A name for one library of a workload on a target with a number of threads, tuned for one state of the caches.
 
     ``at_least_percent``: a new library that is verified and at least so much faster takes the name by itself; None:
     only by hand.
@@ -187,6 +191,7 @@ class Promotion:
     name: str
     target_fingerprint: str
     threads: int
+    cache: Cache
     action: Action
     digest: str | None
     previous: str | None
@@ -197,12 +202,14 @@ class Promotion:
 
 @dataclass(frozen=True, slots=True)
 class AliasQuery:
-    """Aliases of a workload: of one name, on one target, with one number of threads, as far as these are given."""
+    """Aliases of a workload: of one name, on one target, with one number of threads, for one state of the caches, as
+    far as these are given."""
 
     workload_key: str
     name: str | None = None
     target_fingerprint: str | None = None
     threads: int | None = None
+    cache: Cache | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tuner.program.job.cache import Cache
 from tuner.program.language.workload import JsonObject
 from tuner.storage.libraries import Comparison
 
@@ -38,7 +39,7 @@ class RecordQuery:
 
 @dataclass(frozen=True, slots=True)
 class LookupScope:
-    """The bounds of a lookup: a workload, a target and a number of threads.
+    """The bounds of a lookup: a workload, a target, a number of threads and a state of the caches.
 
     ``job_id``: only what this job measured and built. Without a target, ``newest_tasks`` alone knows what is meant.
     """
@@ -47,6 +48,7 @@ class LookupScope:
     target_fingerprint: str | None
     threads: int = 1
     job_id: str | None = None
+    cache: Cache = Cache.WARM
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from tuner.program.job.cache import Cache
+
 
 @dataclass(frozen=True, slots=True)
 class DevicePulse:
@@ -41,13 +43,14 @@ class StaleKnowledge:
     ``reason`` is ``protocol`` (measured in another way), ``rule`` (kernels of another version of their rule),
     ``imported`` (measured elsewhere) or ``toolchain`` (the newest library was built by another compiler); ``detail``
     names what, ``count`` says how many records, or libraries. ``remeasured``: whether there are comparable records of
-    the same workload, target and threads by now.
+    the same workload, target, threads and caches by now.
     """
 
     workload_key: str
     label: str
     target_fingerprint: str
     threads: int
+    cache: Cache
     reason: str
     detail: str
     count: int

@@ -134,7 +134,7 @@ class LeasedJob:
         """How many trials of earlier jobs a search starts from; MAX_KNOWN where there are more."""
         if self.is_theory:
             return 0
-        place = row.workload_key, row.target_fingerprint, row.task.threads
+        place = row.workload_key, row.target_fingerprint, row.task.threads, row.task.cache
         records = self.attempt(lambda: self.storage.prior_records(*place, MAX_KNOWN))
         return min(MAX_KNOWN, sum(record.search_task_id != row.id for record in records))
 
@@ -143,7 +143,7 @@ class LeasedJob:
         if self.is_theory:
             return NOTHING
         key, target = row.workload_key, row.target_fingerprint
-        known = self.attempt(lambda: self.storage.prior_records(key, target, row.task.threads))
+        known = self.attempt(lambda: self.storage.prior_records(key, target, row.task.threads, row.task.cache))
         others = self._records_of_target(row, target, MAX_OTHERS)
         targets = self.attempt(self.storage.list_targets)
         related = [other for other in targets if is_related(row.task.known_target, other)][-MAX_RELATED_TARGETS:]
@@ -158,19 +158,19 @@ class LeasedJob:
         )
 
     def _records_of_target(self, row: SearchTaskRow, target: str, limit: int) -> list[tuple[JsonObject, TuningRecord]]:
-        """The newest successful records of the task's rules on a target, on as many threads."""
-        read, threads = self.storage.records_of_target, row.task.threads
+        """The newest successful records of the task's rules on a target, on as many threads, by the same protocol."""
+        read, threads, cache = self.storage.records_of_target, row.task.threads, row.task.cache
         return [
             result
             for rule in rules_of(row.task)
-            for result in self.attempt(partial(read, target, threads, rule.name, limit))
+            for result in self.attempt(partial(read, target, threads, rule.name, cache, limit))
         ]
 
     def served(self, row: SearchTaskRow) -> Served | None:
         """The library that is served for the task now. Raises ShapewrightError for one that cannot be read."""
         ranges = made_for(row.task)
-        target, threads = row.target_fingerprint, row.task.threads
-        found = self.attempt(lambda: self.storage.incumbent(row.workload_key, target, threads, ranges))
+        place = row.workload_key, row.target_fingerprint, row.task.threads, ranges, row.task.cache
+        found = self.attempt(lambda: self.storage.incumbent(*place))
         if found is None:
             return None
         files = self.attempt(lambda: self.storage.artifact_files(found.digest))

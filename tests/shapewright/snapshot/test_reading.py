@@ -218,3 +218,16 @@ def _rewritten(
         for name, content in members.items():
             archive.writestr(name, content)
         archive.comment = comment
+
+
+def test_a_library_for_caches_in_another_state_is_another(snapshot: Snapshot, tmp_path: Path) -> None:
+    assert code(snapshot, DENSE, cache="streamed") == "cache"
+    streamed = pulled(tmp_path / "streamed", task(cache="streamed"), "streamed")
+    both = merge(tmp_path / "both.snapshot", [tmp_path / "dense", streamed])
+
+    assert [entry.cache.value for entry in both.entries] == ["streamed", "warm"]
+    assert code(both, task(cache="streamed")) == code(both, DENSE, cache="streamed") == "streamed"
+    assert code(both, DENSE) == code(both, DENSE.workload.key, TARGET) == "dense"
+    alone = merge(tmp_path / "alone.snapshot", [streamed])
+    assert code(alone, DENSE.workload.key, TARGET) == "streamed", "the only one that there is"
+    assert code(alone, DENSE) == "cache", "a task says which it means"

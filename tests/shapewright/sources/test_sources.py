@@ -252,3 +252,17 @@ def test_a_finder_asks_for_each_workload_once(libraries: Path) -> None:
     finder = Finder([Counting()], native(), threads=1, strict=False)
     assert [finder.find(UNKNOWN) for _ in range(3)] == ["no source answers"] * 3
     assert asked == [UNKNOWN.key]
+
+
+def test_models_get_libraries_for_streamed_weights_first(tmp_path: Path) -> None:
+    args = {"m": M, "n": 8, "k": 8}
+    workload = make_workload("dense", {"m": "M", "n": 8, "k": 8})
+    for cache in ("cold", "warm", "streamed"):
+        save_library(tmp_path / cache, "dense", args, (M,), cache=cache)
+        match = found(tmp_path, workload)
+        assert isinstance(match, Match)
+        assert match.cache == cache, "the later are preferred"
+    altered(tmp_path / "warm", tmp_path / "odd", cache="tepid")
+    source = source_of(tmp_path / "odd")
+    assert isinstance(source.find(workload, 1), str)
+    assert "caches are 'tepid'" in str(source.left_out)

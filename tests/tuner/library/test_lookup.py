@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tuner.errors import InvalidInput
 from tuner.library.dispatcher import log_distance
 from tuner.library.lookup import BestAnswer, Match, axis_distances, dims_of, expected, nearest
+from tuner.program.job.cache import Cache
 from tuner.program.job.task import SearchTask
 from tuner.program.language.workload import ShapeVar, format_shape
 from tuner.schedule import default_kernel, space_of
@@ -32,6 +33,7 @@ class Where:
     workload_key: str = "wl-0"
     target_fingerprint: str | None = "f"
     threads: int = 1
+    cache: Cache = Cache.WARM
 
 
 # -- the sizes that are asked for -------------------------------------------------------------------------------------

@@ -12,7 +12,9 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import tvm
@@ -29,8 +31,9 @@ from tuner.measure.rpc_names import BASELINES, DESCRIBE, JOIN, LEVELS, OPEN, PRE
 from tuner.measure.sandbox.confinement import Appetite
 from tuner.measure.sandbox.limits import time_limit
 from tuner.measure.tensors import tensor_of
-from tuner.measure.timing.baselines import MIN_CALLS, measure_baselines, numpy_call
-from tuner.measure.timing.protocol import Anchor, Timed, Timer
+from tuner.measure.timing.baselines import MIN_CALLS, flush_of_numpy, measure_baselines, numpy_call
+from tuner.measure.timing.caches import flush_of, flushed
+from tuner.measure.timing.protocol import Anchor, Flush, Timed, Timer
 from tuner.measure.timing.turns import Contender, TurnTaking, called
 from tuner.measure.verification.guarded import Array, Guarded
 from tuner.measure.verification.inputs import Domain, Made, domain_of, random_array
@@ -130,23 +133,22 @@ class Bench:
 
     def _contender(self, module: Any, kernel: MicroKernel, dims: Mapping[str, int]) -> Contender:
         layouts = layouts_of(self._task, kernel)
-        names = [tensor.name for tensor in self._task.workload.operands]
-        operands = [tensor_of(self._array(name, dims, layouts.get(name))) for name in names]
-        call = module[ENTRY]
+        operands, flush = self._operands(dims, layouts)
+        call, before_each = module[ENTRY], flush or (lambda: None)
 
         def sample(number: int) -> float:
             if number == 1:
+                before_each()
                 before = time.perf_counter()
                 call(*operands)
                 return time.perf_counter() - before
-            timer = module.time_evaluator(ENTRY, tvm.cpu(), number=number, repeat=1)
-            return float(timer(*operands).results[0])
+            return _means(module, operands, (number, 1), lambda: None, flush)[0]
 
         return sample
 
     def _numpy_contender(self, dims: Mapping[str, int]) -> Contender | None:
         call = numpy_call(self._task.workload, dims, self._array) if self._task.threads == 1 else None
-        return None if call is None else called(call)
+        return None if call is None else called(call, flush_of_numpy(self._task, call, dims, self._array))
 
     def end_if_greedy(self) -> None:
         """End this process if candidates hold what the next one needs: the last one is blamed, as for a crash."""
@@ -180,20 +182,23 @@ class Bench:
         return case.check(inputs, lambda operands: call(*map(tensor_of, operands)))
 
     def _timed(self, module: Any, layouts: Mapping[str, Layout], dims: Mapping[str, int]) -> JsonObject:
-        names = [tensor.name for tensor in self._task.workload.operands]
-
         def sample(number: int, repeat: int, before: Callable[[], None]) -> tuple[float, ...]:
-            tvm_ffi.register_global_func(BEFORE, lambda *_: before(), override=True)
-            timer = module.time_evaluator(ENTRY, tvm.cpu(), number=number, repeat=repeat, f_preproc=BEFORE)
-            return tuple(timer(*operands).results)
+            return _means(module, operands, (number, repeat), before, flush)
 
         try:
-            operands = [tensor_of(self._array(name, dims, layouts.get(name))) for name in names]
+            operands, flush = self._operands(dims, layouts)
             call = module[ENTRY]
-            timed: Timed = self._timer.measure(lambda: call(*operands), sample)
+            timed: Timed = self._timer.measure(flushed(lambda: call(*operands), flush), sample)
         except Exception as error:  # a candidate that raises is a result; so are instances beyond the limit of memory
             return _raised(error)
         return {"latency_s": timed.latency_s, "samples_s": timed.samples_s, "anchor_s": timed.anchor_s}
+
+    def _operands(self, dims: Mapping[str, int], layouts: Mapping[str, Layout]) -> tuple[list[Any], Flush | None]:
+        """What a call is made with, in order, and what comes before each by the task's protocol."""
+        workload = self._task.workload
+        arrays = {each.name: self._array(each.name, dims, layouts.get(each.name)) for each in workload.operands}
+        outputs = list(arrays.values())[len(workload.inputs) :]
+        return list(map(tensor_of, arrays.values())), flush_of(self._task, arrays.__getitem__, outputs)
 
     def _array(self, name: str, dims: Mapping[str, int], layout: Layout | None = None) -> Array:
         """An aligned array of random values for a tensor of the program, packed by ``layout``; kept for other calls."""
@@ -204,6 +209,29 @@ class Bench:
             values = random_array(name, tensor.shape(dims), tensor.dtype, domain)
             self._arrays[key] = Guarded.copy_of(layout.pack(values) if layout else values).array
         return self._arrays[key]
+
+
+def _means(
+    module: Any, operands: Sequence[Any], plan: tuple[int, int], before: Callable[[], None], flush: Flush | None
+) -> tuple[float, ...]:
+    """Samples by TVM's clock: ``repeat`` means of ``number`` calls each (``plan``). Calls of flushed operands are timed
+    one by one: a second one in a row would find them in the caches."""
+    number, repeat = plan
+    if flush is None:
+        tvm_ffi.register_global_func(BEFORE, lambda *_: before(), override=True)
+        timer = module.time_evaluator(ENTRY, tvm.cpu(), number=number, repeat=repeat, f_preproc=BEFORE)
+        return tuple(timer(*operands).results)
+    calls = count()
+
+    def prepare(*_: object) -> None:
+        if next(calls) % number == 0:
+            before()
+        flush()
+
+    tvm_ffi.register_global_func(BEFORE, prepare, override=True)
+    timer = module.time_evaluator(ENTRY, tvm.cpu(), number=1, repeat=number * repeat, f_preproc=BEFORE)
+    each = list(timer(*operands).results)
+    return tuple(fmean(each[at : at + number]) for at in range(0, len(each), number))
 
 
 def register(describe: Callable[[], JsonObject], signer: Signer) -> None:

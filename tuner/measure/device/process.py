@@ -40,6 +40,7 @@ from tuner.measure.network.sockets import connections, listen, unhurried
 from tuner.measure.processes import DEVICE, set_on_signals
 from tuner.measure.rpc_names import device_key
 from tuner.measure.sandbox.confinement import NOT_CONFINED, check, clean_environment, confine, keep_sockets
+from tuner.program.job.cache import CACHES
 from tuner.program.language.workload import JsonObject
 from tuner.program.target import Target, native
 
@@ -77,8 +78,8 @@ class Sessions:
 
 
 def describe(options: DeviceOptions, server: str) -> JsonObject:
-    """What a device says of itself: its id and key, its target, the machine and its software. ``server`` names this
-    very process: it changes when the device is restarted."""
+    """What a device says of itself: its id and key, its target, the machine and its software, and in which states of
+    the caches it can time calls. ``server`` names this very process: it changes when the device is restarted."""
     return {
         "id": _id_of(options),
         "key": options.key,
@@ -92,6 +93,7 @@ def describe(options: DeviceOptions, server: str) -> JsonObject:
             "python": platform.python_version(),
             "tvm": version("apache-tvm"),
         },
+        "caches": list(CACHES),
     }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from math import prod
 from typing import Any
 
 from tuner.measure._base import (
@@ -23,7 +24,9 @@ from tuner.measure.machine import MACHINE
 from tuner.measure.roof.kernels import levels_binary, roof_binary
 from tuner.measure.rpc_names import BASELINES, LEVELS, PREPARE, TAKE_TURNS, TRIAL, VERIFY
 from tuner.measure.runners.session import GRACE_S, OPEN_TIMEOUT_S, Connect, Session, SessionDied
+from tuner.program.job.cache import Cache
 from tuner.program.job.task import SearchTask
+from tuner.program.language.dtypes import DTYPES
 from tuner.program.language.workload import JsonObject, WorkloadInstance
 from tuner.program.target.calibration import Levels
 from tuner.records import Baselines, ErrorKind, MeasureResult
@@ -31,6 +34,8 @@ from tuner.records import Baselines, ErrorKind, MeasureResult
 RUN_TIMEOUT_S = 10.0
 SLOWEST_FLOPS = 5e9
 """The least speed of a candidate: slower ones run into their time limit."""
+SLOWEST_FLUSH = 5e8
+"""Bytes that are flushed from the caches in a second, at the least."""
 CALLS = 6
 """Calls of a kernel that one instance takes at least: warm-up and samples (see tuner.measure.timing.protocol)."""
 VERIFY_TIMEOUT_S = 60.0
@@ -279,8 +284,11 @@ def _verify_limit_s(task: SearchTask, dims: Mapping[str, int]) -> float:
 
 
 def _slowest_s(task: SearchTask, dims: Mapping[str, int]) -> float:
-    """One call at SLOWEST_FLOPS. What does no arithmetic takes time, too."""
-    return max(task.workload.flops(dims), task.workload.points(dims)) / SLOWEST_FLOPS
+    """One call at SLOWEST_FLOPS, its operands flushed before. What does no arithmetic takes time, too."""
+    workload = task.workload
+    flushed = () if task.cache is Cache.WARM else workload.operands
+    size = sum(prod(tensor.shape(dims)) * DTYPES[tensor.dtype].bytes for tensor in flushed)
+    return max(workload.flops(dims), workload.points(dims)) / SLOWEST_FLOPS + size / SLOWEST_FLUSH
 
 
 def _all(request: RunRequest, device: str, kind: ErrorKind, message: str, run_s: float) -> list[MeasureResult]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -14,6 +14,7 @@ from tuner.measure._base import DeviceLost, Interrupted, WrongDevice, never
 from tuner.measure.network.addresses import address_text
 from tuner.measure.network.connecting import PROTOCOL_ERRORS, Connected, OutOfTime, within
 from tuner.measure.rpc_names import OPEN
+from tuner.program.job.cache import Cache
 from tuner.program.job.task import SearchTask
 from tuner.program.language.workload import JsonObject
 from tuner.program.target import Target
@@ -58,6 +59,8 @@ class Session:
             about = json.loads(within(OPEN_TIMEOUT_S, lambda: connected.call(OPEN, request), interrupted))
             target, name, server = Target.from_json(about["target"]), str(about["id"]), str(about["server"])
             cores = int(about["description"]["cores"])
+            # One of an earlier release knows no other, and would time those warm as well.
+            caches = about.get("caches", [Cache.WARM])
         except Interrupted:
             connected.hang_up()
             raise
@@ -67,6 +70,7 @@ class Session:
             raise DeviceLost(f"the device at {where} cannot prepare for {task.workload}: {brief(error)}") from error
         _check_target(task, target, name)
         _check_threads(task, cores, name)
+        _check_caches(task, caches, name)
         return cls(connected, task, name, target, server, about.get("killed", 0), opened_s)
 
     def ask(self, function: str, data: JsonObject, *binary: bytes, interrupted: Callable[[], bool] = never) -> Any:
@@ -116,6 +120,14 @@ def _check_threads(task: SearchTask, cores: int, name: str) -> None:
     if task.threads > cores:
         problem = f"device {name} measures on {cores} of its cores, the task has {task.threads} threads"
         raise WrongDevice(f"{problem}: name another device, or give this one more cores")
+
+
+def _check_caches(task: SearchTask, known: Collection[str], name: str) -> None:
+    if task.cache not in known:
+        problem = (
+            f"device {name} is of a release that times warm calls alone, the task asks for {task.cache.value} ones"
+        )
+        raise WrongDevice(f"{problem}: upgrade it, or name another device")
 
 
 def brief(error: BaseException) -> str:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from dataclasses import dataclass
 
 import numpy as np
 
-from tuner.measure.timing.protocol import Timer, sampling
+from tuner.measure.timing.caches import flush_of, flushed
+from tuner.measure.timing.protocol import Flush, Timer, sampling
 from tuner.measure.verification.guarded import Array
 from tuner.program.job.task import SearchTask
 from tuner.program.language.expr import Axis, Binary, Read
@@ -57,24 +58,37 @@ def measure_baselines(
         call = numpy_call(workload, workload.dims(instance.shape), array)
         if call is None:
             break
-        timed = timer.measure(call, sampling(call))
+        flush = flush_of_numpy(task, call, workload.dims(instance.shape), array)
+        timed = timer.measure(flushed(call, flush), sampling(call, flush))
         points[instance] = Baseline(NUMPY, instance, timed.latency_s, timed.anchor_s)
     return Baselines(tuple(points[instance] for instance in instances if instance in points), roof)
 
 
-def numpy_call(workload: Workload, dims: Mapping[str, int], array: MakeArray) -> Callable[[], object] | None:
+@dataclass(frozen=True, slots=True)
+class NumpyCall:
+    """Products of matrices, each [left, right, output], one after another. A call returns the last output."""
+
+    products: tuple[tuple[Array, Array, Array], ...]
+
+    def __call__(self) -> Array:
+        for left, right, out in self.products:
+            np.matmul(left, right, out)
+        return out
+
+
+def flush_of_numpy(task: SearchTask, call: NumpyCall, dims: Mapping[str, int], array: MakeArray) -> Flush | None:
+    """What comes before each call by the task's protocol."""
+    return flush_of(task, lambda name: array(name, dims), [out for _, _, out in call.products])
+
+
+def numpy_call(workload: Workload, dims: Mapping[str, int], array: MakeArray) -> NumpyCall | None:
     """The stages that are products of two tensors by ``numpy.matmul``, into outputs that are there already.
 
     None if the program has no such stage, or one in a dtype that NumPy has no BLAS for.
     """
     sizes = workload.axis_sizes(dims)
-    calls = [
-        partial(np.matmul, *_matrices(stage, left, right, sizes, array, dims))
-        for stage, left, right in _products(workload)
-    ]
-    if not calls:
-        return None
-    return calls[0] if len(calls) == 1 else lambda: [call() for call in calls]
+    products = tuple(_matrices(stage, left, right, sizes, array, dims) for stage, left, right in _products(workload))
+    return NumpyCall(products) if products else None
 
 
 def _products(workload: Workload) -> list[tuple[Stage, Read, Read]]:

@@ -2,7 +2,8 @@
 
 Protocol v3, for one micro-kernel on one instance:
 
-- operands of random values in [-1, 1), allocated once, aligned to 64 bytes; caches as earlier calls left them (warm);
+- operands of random values in [-1, 1), allocated once, aligned to 64 bytes; caches as earlier calls left them (warm),
+  or operands flushed before every single call (v3-cold: all of them; v3-streamed: packed constants, see caches.py);
 - one thread pool of ``task.threads`` threads, in a process that does nothing else;
 - warm-up: one call, then more until WARM_UP_S have passed;
 - a sample is the mean of as many calls in a row as MIN_SAMPLE_S takes, one at least;
@@ -26,6 +27,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+Flush = Callable[[], object]
+"""Brings operands out of the caches (see tuner.measure.timing.caches)."""
 Sample = Callable[[int, int, Callable[[], None]], tuple[float, ...]]
 """``sample(number, repeat, before)``: ``repeat`` means of ``number`` calls in a row, after ``before()`` each."""
 
@@ -120,21 +123,31 @@ def warm_up(call: Callable[[], object]) -> float:
             return fastest
 
 
-def sampling(call: Callable[[], object]) -> Sample:
-    """Samples of what is called from Python, as the clock of this process sees them."""
+def sampling(call: Callable[[], object], flush: Flush | None = None) -> Sample:
+    """Samples of what is called from Python, as the clock of this process sees them; ``flush`` comes before every call
+    and does not count."""
 
     def sample(number: int, repeat: int, before: Callable[[], None]) -> tuple[float, ...]:
-        return tuple(_mean_s(call, number, before) for _ in range(repeat))
+        return tuple(_mean_s(call, number, before, flush) for _ in range(repeat))
 
     return sample
 
 
-def _mean_s(call: Callable[[], object], number: int, before: Callable[[], None]) -> float:
+def _mean_s(call: Callable[[], object], number: int, before: Callable[[], None], flush: Flush | None) -> float:
     before()
+    if flush is not None:
+        return statistics.fmean(_flushed_s(call, flush) for _ in range(number))
     started = time.perf_counter()
     for _ in range(number):
         call()
     return (time.perf_counter() - started) / number
+
+
+def _flushed_s(call: Callable[[], object], flush: Flush) -> float:
+    flush()
+    started = time.perf_counter()
+    call()
+    return time.perf_counter() - started
 
 
 def plan(estimate_s: float, least: int = MIN_SAMPLES) -> tuple[int, int]:

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from tuner.measure._base import Turns
-from tuner.measure.timing.protocol import AGAIN, DISTURBED, RECENT, sampling
+from tuner.measure.timing.protocol import AGAIN, DISTURBED, RECENT, Flush, sampling
 
 TURNS, LEAST_TURNS = 15, 4
 """As many turns as time allows, and the fewest that say anything of noise."""
@@ -100,9 +100,9 @@ class TurnTaking:
         return max(before, self._anchor()), tuple(times)
 
 
-def called(call: Callable[[], object]) -> Contender:
-    """What is called from Python, as the clock of this process sees it."""
-    take = sampling(call)
+def called(call: Callable[[], object], flush: Flush | None = None) -> Contender:
+    """What is called from Python, as the clock of this process sees it, after ``flush`` each time."""
+    take = sampling(call, flush)
     return lambda number: take(number, 1, _nothing)[0]
 
 

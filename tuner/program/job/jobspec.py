@@ -23,7 +23,7 @@ from tuner.program.target import Target
 
 FIELDS = (
     *("name", "workload", "workloads", "shape_vars", "instances", "target", "targets"),
-    *("threads", "device", "policy", "budget", "max_kernels", "seed", "priority", "webhook"),
+    *("cache", "threads", "device", "policy", "budget", "max_kernels", "seed", "priority", "webhook"),
 )
 MAX_TASKS = 256
 MAX_NAME = 200
@@ -169,9 +169,9 @@ def _task(
     instances: list[WorkloadInstance] | None,
     data: Mapping[str, Any],
 ) -> SearchTask:
-    threads, max_kernels = data.get("threads", 1), data.get("max_kernels", 8)
+    fields = {name: data[name] for name in ("threads", "max_kernels", "cache") if name in data}
     try:
-        return SearchTask(workload, shape_vars=variables, instances=instances, threads=threads, max_kernels=max_kernels)
+        return SearchTask(workload, shape_vars=variables, instances=instances, **fields)
     except InvalidInput as error:
         raise _placed(error, "workload", field) from None
 

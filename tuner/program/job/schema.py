@@ -11,6 +11,7 @@ from importlib.resources import files
 from typing import Any
 
 from tuner.program.catalogue import EPILOGUES, OPS, Op
+from tuner.program.job.cache import CACHES, Cache
 from tuner.program.job.jobspec import MAX_COUNT, MAX_NAME, MAX_TASKS, MAX_TRIALS
 from tuner.program.job.policies import DEFAULT_POLICY, POLICIES
 from tuner.program.job.task import MAX_INSTANCES, MAX_KERNELS, MAX_THREADS
@@ -36,6 +37,8 @@ JOB_FIELDS = {
     "left out",
     "target": "`native`, or a CPU by LLVM's name: `{kind: llvm, mcpu: sapphirerapids, num-cores: 2}`",
     "targets": "several in place of `target`",
+    "cache": "how a timed call finds its operands: `warm`, as the call before it left them; `cold`, in memory; "
+    "`streamed`, packed constants in memory and the rest in the caches, as in a model",
     "threads": "of a kernel",
     "device": "a key of the tracker",
     "policy": f"one of {', '.join(f'`{name}`' for name in POLICIES)}",
@@ -126,6 +129,7 @@ def _properties(parts: str) -> dict[str, JsonObject]:
         "instances": {"type": ["array", "null"], "maxItems": MAX_INSTANCES, "items": _instance()},
         "target": {"allOf": [target]},
         "targets": many | {"items": target},
+        "cache": {"type": "string", "enum": list(CACHES), "default": Cache.WARM.value},
         "threads": {"type": "integer", "minimum": 1, "maximum": MAX_THREADS, "default": 1},
         "device": {"type": "string", "minLength": 1, "maxLength": MAX_NAME, "default": "local"},
         "policy": {"type": "string", "enum": list(POLICIES), "default": DEFAULT_POLICY},

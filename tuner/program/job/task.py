@@ -11,6 +11,7 @@ from typing import Any, Self
 from tuner.errors import MAX_SHOWN, InvalidInput, shown
 from tuner.program.catalogue import Op
 from tuner.program.job.build import ProgramOp, make_workload, workload_from_stored
+from tuner.program.job.cache import Cache, parse_cache
 from tuner.program.job.shape_fields import (
     MAX_WEIGHT,
     WEIGHTS,
@@ -62,8 +63,9 @@ MIN_SHAPE_WEIGHT = 0.25
 class SearchTask:
     """What one search optimises: ``workload`` over the ranges of ``shape_vars``, weighted by ``instances``.
 
-    ``target`` is None while it is ``native`` and no device is known; ``on(target)`` fills it in. ``rates`` is what
-    theory takes for the target's, and no part of what is optimised.
+    ``target`` is None while it is ``native`` and no device is known; ``on(target)`` fills it in. ``cache`` says how
+    calls find their operands when they are timed. ``rates`` is what theory takes for the target's, and no part of what
+    is optimised.
     """
 
     workload: Workload
@@ -72,6 +74,7 @@ class SearchTask:
     target: Target | None
     threads: int
     max_kernels: int
+    cache: Cache
     rates: Rates = field(compare=False)
 
     def __init__(
@@ -87,6 +90,7 @@ class SearchTask:
         epilogue: Sequence[str] = (),
         threads: int = 1,
         max_kernels: int = 8,
+        cache: str = "warm",
     ) -> None:
         """Check everything that can be checked without a device. Raises InvalidInput naming the field."""
         workload = op if isinstance(op, Workload) else make_workload(op, {} if args is None else args, dtype, epilogue)
@@ -95,7 +99,8 @@ class SearchTask:
         check_sizes(workload, variables)
         check_bounds(workload, variables)
         given = default_instances(variables) if instances is None else instances
-        self._set(workload, variables, _checked_instances(variables, given, weights), target, threads, max_kernels)
+        checked = _checked_instances(variables, given, weights)
+        self._set(workload, variables, checked, target, threads, max_kernels, cache)
 
     def _set(
         self,
@@ -105,6 +110,7 @@ class SearchTask:
         target: Target | str | Mapping[str, Any] | None,
         threads: int,
         max_kernels: int,
+        cache: object,
     ) -> None:
         _check_count("threads", threads, 1, MAX_THREADS)
         _check_count("max_kernels", max_kernels, 1, MAX_KERNELS)
@@ -114,6 +120,7 @@ class SearchTask:
         object.__setattr__(self, "target", parse_target(target))
         object.__setattr__(self, "threads", threads)
         object.__setattr__(self, "max_kernels", max_kernels)
+        object.__setattr__(self, "cache", parse_cache(cache))
         object.__setattr__(self, "rates", TYPICAL)
 
     def on(self, target: Target) -> Self:
@@ -151,7 +158,7 @@ class SearchTask:
         return largest_dims(self.workload, self.shape_vars)
 
     def _with(self, **changed: Any) -> SearchTask:
-        names = ("shape_vars", "instances", "target", "threads", "max_kernels")
+        names = ("shape_vars", "instances", "target", "threads", "max_kernels", "cache")
         task = SearchTask(self.workload, **{name: getattr(self, name) for name in names} | changed)
         return task.at_rates(self.rates)
 
@@ -185,7 +192,8 @@ class SearchTask:
         return shapes_of(self.shape_vars, limit)
 
     def __repr__(self) -> str:
-        return f"<SearchTask {self.workload} at {len(self.instances)} instances, {self.threads} threads>"
+        instances, threads = len(self.instances), self.threads
+        return f"<SearchTask {self.workload} at {instances} instances, {threads} threads{self.cache.note}>"
 
     def to_json(self) -> JsonObject:
         return {
@@ -195,6 +203,7 @@ class SearchTask:
             "target": self.target.to_json() if self.target else "native",
             "threads": self.threads,
             "max_kernels": self.max_kernels,
+            "cache": self.cache.value,
         }
 
     @staticmethod
@@ -216,6 +225,8 @@ class SearchTask:
             data.get("target", "native"),
             data.get("threads", 1),
             data.get("max_kernels", 8),
+            # Of an earlier release, which knew no other.
+            data.get("cache", Cache.WARM),
         )
         return task
 

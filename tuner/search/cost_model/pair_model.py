@@ -212,7 +212,7 @@ class _Similar:
 
 
 def _similar_task(warm: WarmRecord, like: SearchTask) -> _Similar | None:
-    """A task around the workload of a record, for its features alone: as many threads, the record's one shape.
+    """A task around the workload of a record, for its features alone: as many threads, its protocol, its one shape.
 
     None where the kernel's rule does not take that workload any more.
     """

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, FromClause, Select, and_, insert, select, update
 
 from tuner.errors import InvalidInput, shown
 from tuner.library.choice import covers
+from tuner.program.job.cache import Cache
 from tuner.storage.errors import Conflict, NotFound
 from tuner.storage.jobs import Page
 from tuner.storage.libraries import Action, Alias, AliasQuery, Promotion, PromotionOrder
@@ -20,13 +22,16 @@ from tuner.storage.sql.library_rows import ROWS, Known, known_rows, newest_of
 from tuner.storage.sql.schema import alias_history, artifacts, library_aliases, targets, workloads
 
 MAX_ALIASES = 64
-"""Aliases of one workload on one target with one number of threads."""
+"""Aliases of one workload on one target with one number of threads, for one state of the caches."""
 MAX_REASON = 500
 MAX_PERCENT = 10_000.0
 MAX_CHAIN = 32
 """Comparisons that are followed from a new library to the one that an alias names."""
 RULE = "rule"
 """Who promoted a library that a rule promoted."""
+
+PLACE = ("workload_id", "target_id", "threads", "cache", "name")
+"""The columns that tell an alias from others."""
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _alias = library_aliases.c
@@ -57,7 +62,7 @@ class Aliases(Part):
         name = _checked(query.name, order)
         with self._database.write() as connection:
             library = _library(connection, query, digest)
-            place = _place(library_aliases, library.workload_id, library.target_id, library.library.threads, name)
+            place = _place(library_aliases, {**_scope_of(library), "name": name})
             is_new = _claim(connection, library, name)
             present = connection.execute(select(library_aliases).where(place).with_for_update()).one()
             if is_new or _digest(connection, present.artifact_id) != digest:
@@ -81,7 +86,8 @@ class Aliases(Part):
             if not rows:
                 raise NotFound(f"no library for workload {query.workload_key!r} is called {query.name!r}")
             if len(rows) > 1:
-                raise Conflict(f"{query.name!r} names {len(rows)} libraries: give the target and the number of threads")
+                remedy = "give the target, the number of threads and the state of the caches"
+                raise Conflict(f"{query.name!r} names {len(rows)} libraries: {remedy}")
             before = _stood_before(connection, rows[0])
             if before is None:
                 raise Conflict(f"no other library of workload {query.workload_key!r} was called {query.name!r} before")
@@ -89,7 +95,7 @@ class Aliases(Part):
             return _aliases(connection, _ALIASES.where(_same_place(library_aliases, rows[0])))[0]
 
     def list_aliases(self, query: AliasQuery) -> tuple[Alias, ...]:
-        """Aliases in order of target, threads and name."""
+        """Aliases in order of target, threads, caches and name."""
         with self._database.read() as connection:
             return tuple(_aliases(connection, _ALIASES.where(*_fits(library_aliases, query))))
 
@@ -112,6 +118,7 @@ def promote_by_rule(connection: Connection, saved: Known) -> list[str]:
         _alias.workload_id == saved.workload_id,
         _alias.target_id == saved.target_id,
         _alias.threads == saved.library.threads,
+        _alias.cache == saved.library.cache,
         _alias.at_least_percent.is_not(None),
     )
     promoted = []
@@ -175,8 +182,7 @@ def _library(connection: Connection, query: AliasQuery, digest: str) -> Known:
 
 def _claim(connection: Connection, library: Known, name: str) -> bool:
     """Make sure that there is a row of that name; whether it is new. Raises InvalidInput."""
-    same = (library.workload_id, library.target_id, library.library.threads)
-    row = dict(zip(("workload_id", "target_id", "threads"), same, strict=True))
+    row = _scope_of(library)
     taken = select(_alias.name).where(*(library_aliases.c[column] == value for column, value in row.items()))
     names = set(connection.scalars(taken))
     if name not in names and len(names) >= MAX_ALIASES:
@@ -194,7 +200,7 @@ def _move(
     connection.execute(
         update(library_aliases).where(_same_place(library_aliases, row)).values(promoted_at=now(), **facts)
     )
-    place = {name: getattr(row, name) for name in ("workload_id", "target_id", "threads", "name")}
+    place = {name: getattr(row, name) for name in PLACE}
     said = {"action": action.value, "by": order.by, "reason": order.reason}
     connection.execute(insert(alias_history).values(artifact_id=number, previous_id=previous, **place, **said))
     digest = _digest(connection, number)
@@ -221,7 +227,7 @@ def _digest(connection: Connection, number: int) -> str | None:
 
 
 def _aliases(connection: Connection, query: Select[Any]) -> list[Alias]:
-    rows = connection.execute(query.order_by(_alias.target_id, _alias.threads, _alias.name)).all()
+    rows = connection.execute(query.order_by(_alias.target_id, _alias.threads, _alias.cache, _alias.name)).all()
     numbers = {row.artifact_id for row in rows}
     result = known_rows(connection, ROWS.where(artifacts.c.id.in_(numbers)))
     libraries = {known.number: known.library for known in result}
@@ -244,6 +250,7 @@ def _promotion_of(row: AnyRow) -> Promotion:
         name=row.name,
         target_fingerprint=row.fingerprint,
         threads=row.threads,
+        cache=Cache(row.cache),
         action=Action(row.action),
         digest=row.digest,
         previous=row.previous,
@@ -260,14 +267,27 @@ def _fits(table: FromClause, query: AliasQuery) -> list[ColumnElement[bool]]:
 
 
 def _on(table: FromClause, query: AliasQuery) -> list[ColumnElement[bool]]:
-    wanted = {targets.c.fingerprint: query.target_fingerprint, table.c.threads: query.threads}
+    wanted = {
+        targets.c.fingerprint: query.target_fingerprint,
+        table.c.threads: query.threads,
+        table.c.cache: query.cache,
+    }
     return [column == value for column, value in wanted.items() if value is not None]
 
 
 def _same_place(table: FromClause, row: AnyRow) -> ColumnElement[bool]:
-    return _place(table, row.workload_id, row.target_id, row.threads, row.name)
+    return _place(table, {column: getattr(row, column) for column in PLACE})
 
 
-def _place(table: FromClause, workload_id: int, target_id: int, threads: int, name: str) -> ColumnElement[bool]:
-    same = {"workload_id": workload_id, "target_id": target_id, "threads": threads, "name": name}
+def _place(table: FromClause, same: Mapping[str, object]) -> ColumnElement[bool]:
     return and_(*(table.c[column] == value for column, value in same.items()))
+
+
+def _scope_of(library: Known) -> dict[str, object]:
+    row = library.library
+    return {
+        "workload_id": library.workload_id,
+        "target_id": library.target_id,
+        "threads": row.threads,
+        "cache": row.cache.value,
+    }

@@ -10,9 +10,10 @@ from sqlalchemy import Connection, Select, insert, select, update
 
 from tuner.errors import InvalidInput
 from tuner.library.dispatcher import made_for
+from tuner.program.job.cache import Cache
 from tuner.program.language.spans import span_to_json
 from tuner.program.language.workload import JsonObject
-from tuner.records import PROTOCOL
+from tuner.records import protocol_of
 from tuner.storage.errors import NotFound, reading
 from tuner.storage.jobs import Lease, NewEvent, Page
 from tuner.storage.libraries import Artifact, Comparison, LibraryQuery, LibraryRow
@@ -58,10 +59,11 @@ class Artifacts(Part):
         return _artifact_of(row)
 
     def list_libraries(self, query: LibraryQuery, cursor: str | None = None, limit: int = 50) -> Page[LibraryRow]:
-        """Every library of a workload, newest first, as far as target, threads, job and digest are given."""
+        """Every library of a workload, newest first, as far as target, threads, caches, job and digest are given."""
         wanted = {
             targets.c.fingerprint: query.target_fingerprint,
             artifacts.c.threads: query.threads,
+            artifacts.c.cache: query.cache,
             search_tasks.c.job_id: query.job_id,
             artifacts.c.digest: query.digest,
         }
@@ -155,7 +157,8 @@ def _columns(task: AnyRow, digest: str, manifest: JsonObject) -> JsonObject:
         "threads": task.threads,
         "manifest": manifest,
         "ranges": {name: span_to_json(span) for name, span in made_for(stored_task(json.dumps(task.task))).items()},
-        "protocol": str(manifest.get("protocol") or PROTOCOL),
+        "protocol": str(manifest.get("protocol") or protocol_of(Cache(task.cache))),
+        "cache": task.cache,
     }
 
 
@@ -195,6 +198,7 @@ def _artifact_of(row: AnyRow) -> Artifact:
         workload_key=row.key,
         target_fingerprint=row.fingerprint,
         threads=row.threads,
+        cache=Cache(row.cache),
         job_id=row.job_id,
         manifest=row.manifest,
         dispatch=row.dispatch,

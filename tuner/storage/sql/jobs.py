@@ -221,6 +221,7 @@ def _insert_tasks(connection: Connection, job_id: str, spec: JobSpec) -> None:
             "workload_id": known_workloads[task.workload.key],
             "target_id": known_targets[_target(task, index).fingerprint],
             "threads": task.threads,
+            "cache": task.cache.value,
             "task": task.to_json(),
         }
         for index, (task, count) in enumerate(zip(spec.tasks, spec.counts, strict=True))

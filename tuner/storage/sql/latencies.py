@@ -15,8 +15,9 @@ from sqlalchemy import Connection, Insert, bindparam, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from tuner.library.choice import Medians
+from tuner.program.job.cache import Cache
 from tuner.program.language.workload import JsonObject
-from tuner.records import DISQUALIFYING, PROTOCOL, Phase, settled_latency_s, speed_correction
+from tuner.records import DISQUALIFYING, Phase, protocol_of, settled_latency_s, speed_correction
 from tuner.schedule.space import MicroKernel
 from tuner.storage.sql._rows import AnyRow, insert_new
 from tuner.storage.sql.schema import disqualified_kernels, kernel_latencies, measured_instances, targets, tuning_records
@@ -40,7 +41,7 @@ _READINGS = select(
     _record.workload_id == bindparam("workload"),
     _record.target_id == bindparam("target"),
     _record.threads == bindparam("threads"),
-    _record.protocol == PROTOCOL,
+    _record.protocol == bindparam("protocol"),
     _record.provenance == MEASURED,
     _record.latency_s.is_not(None),
     _record.kernel_id.in_(bindparam("kernels", expanding=True)),
@@ -114,6 +115,7 @@ def _reference_speed(connection: Connection, task: AnyRow, timed: Sequence[JsonO
 def _all_readings(connection: Connection, task: AnyRow, pairs: Collection[Pair]) -> dict[Pair, list[JsonObject]]:
     """Every stored reading of each pair."""
     asked = {"workload": task.workload_id, "target": task.target_id, "threads": task.threads}
+    asked["protocol"] = protocol_of(Cache(task.cache))
     names = {"kernels": sorted({kernel for kernel, _ in pairs}), "instances": sorted({name for _, name in pairs})}
     result: dict[Pair, list[JsonObject]] = {pair: [] for pair in pairs}
     for row in connection.execute(_READINGS, asked | names).mappings():
@@ -134,7 +136,7 @@ def _settled(
             "workload_id": task.workload_id,
             "target_id": task.target_id,
             "threads": task.threads,
-            "protocol": PROTOCOL,
+            "protocol": protocol_of(Cache(task.cache)),
             "kernel_id": pair[0],
             "instance": pair[1],
             "rule": kernels[pair[0]].rule,
@@ -159,19 +161,24 @@ _MEDIANS = select(_known.kernel_id, _known.instance, _known.latency_s).where(
     _known.workload_id == bindparam("workload_id"),
     _known.target_id == bindparam("target_id"),
     _known.threads == bindparam("threads"),
-    _known.protocol == PROTOCOL,
+    _known.protocol == bindparam("protocol"),
     _known.instance.in_(bindparam("instances", expanding=True)),
     _known.kernel_id.in_(bindparam("kernels", expanding=True)),
 )
 
 
 def medians_of(
-    connection: Connection, workload_id: int, target_id: int, threads: int, wanted: Collection[tuple[str, str]]
+    connection: Connection,
+    workload_id: int,
+    target_id: int,
+    threads: int,
+    protocol: str,
+    wanted: Collection[tuple[str, str]],
 ) -> Medians:
     """The medians of each (kernel id, instance in symbols) that is ``wanted`` and was measured."""
     if not wanted:
         return {}
-    same = {"workload_id": workload_id, "target_id": target_id, "threads": threads}
+    same = {"workload_id": workload_id, "target_id": target_id, "threads": threads, "protocol": protocol}
     kernels, instances = (sorted(set(names)) for names in zip(*wanted, strict=True))
     rows = connection.execute(_MEDIANS, {**same, "kernels": kernels, "instances": instances})
     return {(row.kernel_id, row.instance): row.latency_s for row in rows}

@@ -38,6 +38,7 @@ _TASK = (
         search_tasks.c.workload_id,
         search_tasks.c.target_id,
         search_tasks.c.threads,
+        search_tasks.c.cache,
         # As text, by which a task that was parsed before is found.
         cast(search_tasks.c.task, Text).label("text"),
         targets.c.anchor_s,

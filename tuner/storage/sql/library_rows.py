@@ -11,6 +11,7 @@ from sqlalchemy import ColumnElement, Connection, FromClause, Select, Text, and_
 
 from tuner.library.choice import covers
 from tuner.library.dispatcher import symbol_bounds
+from tuner.program.job.cache import Cache
 from tuner.program.job.range_text import Ranges
 from tuner.program.language.spans import span_from_json
 from tuner.storage.errors import Unreadable, reading
@@ -68,7 +69,7 @@ def may_be_chosen() -> ColumnElement[bool]:
 ROWS = (
     select(
         *(artifacts.c[name] for name in ("id", "digest", "workload_id", "target_id", "threads", "created_at")),
-        *(artifacts.c[name] for name in ("ranges", "protocol", "comparison")),
+        *(artifacts.c[name] for name in ("cache", "ranges", "protocol", "comparison")),
         _superseding.c.digest.label("superseding"),
         workloads.c.key,
         targets.c.fingerprint,
@@ -118,6 +119,7 @@ def _known(row: AnyRow, aliases: Sequence[str]) -> Known:
         workload_key=row.key,
         target_fingerprint=row.fingerprint,
         threads=row.threads,
+        cache=Cache(row.cache),
         job_id=row.job_id,
         created_at=row.created_at,
         ranges=_ranges(row),
@@ -165,7 +167,7 @@ def settle(connection: Connection, saved: Known, comparison: Comparison) -> Verd
 
 
 def newest_of(connection: Connection, like: Known, digest: str) -> Known | None:
-    """The newest other library of that digest for the same workload, target and number of threads."""
+    """The newest other library of that digest for the same workload, target, number of threads and caches."""
     same = _beside(like, digest)
     rows = known_rows(connection, ROWS.where(*same).order_by(artifacts.c.id.desc()).limit(1))
     return rows[0] if rows else None
@@ -182,6 +184,7 @@ def _beside(like: Known, digest: str) -> tuple[ColumnElement[bool], ...]:
         artifacts.c.workload_id == like.workload_id,
         artifacts.c.target_id == like.target_id,
         artifacts.c.threads == like.library.threads,
+        artifacts.c.cache == like.library.cache,
         artifacts.c.digest == digest,
         artifacts.c.id != like.number,
     )

@@ -24,7 +24,6 @@ from sqlalchemy import (
     select,
 )
 
-from tuner.records import PROTOCOL
 from tuner.schedule.cut.rule import PREFIX
 from tuner.schedule.registry import CUT_VERSION, RULES
 from tuner.schedule.serial import SERIAL
@@ -67,7 +66,8 @@ def _latencies(asked: Subquery) -> Select[Any]:
 
 def _questions(asked: Subquery, kernel_id: ScalarSelect[Any] | ColumnElement[Any]) -> Select[Any]:
     """A row for each question whose workload and target are known, with the kernel that it is about."""
-    scope = (workloads.c.id.label("workload_id"), targets.c.id.label("target_id"), asked.c.threads)
+    place = (workloads.c.id.label("workload_id"), targets.c.id.label("target_id"))
+    scope = (*place, asked.c.threads, asked.c.protocol)
     return select(asked.c.n, *scope, asked.c.instance, kernel_id.label("kernel_id")).select_from(_of_scope(asked))
 
 
@@ -99,6 +99,7 @@ def _libraries(asked: Subquery) -> Select[Any]:
         artifacts.c.workload_id == workloads.c.id,
         artifacts.c.target_id == targets.c.id,
         artifacts.c.threads == asked.c.threads,
+        artifacts.c.cache == asked.c.cache,
     )
     of_scope = _of_scope(asked)
     served = and_(asked.c.job.is_(None), may_be_chosen())
@@ -157,7 +158,7 @@ def _newest(
 ) -> Select[Any]:
     """The newest row of a table in the queried scope."""
     row = table.c
-    query = query.where(row.workload_id == workloads.c.id, row.threads == asked.c.threads)
+    query = query.where(row.workload_id == workloads.c.id, row.threads == asked.c.threads, row.cache == asked.c.cache)
     query = query.where(or_(asked.c.job.is_(None), job_id == asked.c.job)).order_by(row.id.desc()).limit(1)
     if target is None:
         return query.correlate(asked, workloads)
@@ -188,7 +189,7 @@ def _same(known: Any, asked: FromClause, workload_id: Any, target_id: Any) -> tu
         known.workload_id == workload_id,
         known.target_id == target_id,
         known.threads == asked.c.threads,
-        known.protocol == PROTOCOL,
+        known.protocol == asked.c.protocol,
     )
 
 

@@ -10,7 +10,7 @@ from sqlalchemy import bindparam, select
 from tuner.program.job.build import workload_from_json
 from tuner.program.job.task import SearchTask
 from tuner.program.language.workload import JsonObject
-from tuner.records import PROTOCOL
+from tuner.records import PROTOCOLS, protocol_of
 from tuner.schedule.space import MicroKernel
 from tuner.storage.errors import Unreadable, reading
 from tuner.storage.libraries import Comparison
@@ -130,8 +130,9 @@ class Lookups(Part):
             return asking.rows(connection, questions)
 
 
-def _scope(scope: LookupScope) -> tuple[str, str | None, int, str | None]:
-    return (scope.workload_key, scope.target_fingerprint, scope.threads, scope.job_id)
+def _scope(scope: LookupScope) -> tuple[str, str | None, int, str, str, str | None]:
+    asked = (scope.workload_key, scope.target_fingerprint, scope.threads)
+    return (*asked, scope.cache.value, protocol_of(scope.cache), scope.job_id)
 
 
 def _latency_of(row: AnyRow) -> KernelLatency:
@@ -141,7 +142,7 @@ def _latency_of(row: AnyRow) -> KernelLatency:
 def _library_of(row: AnyRow) -> BuiltLibrary:
     with reading(f"the comparison of library {row.digest}"):
         comparison = Comparison.from_json(from_json(row.comparison)) if row.comparison else None
-    return BuiltLibrary(row.id, row.digest, row.job_id, row.protocol == PROTOCOL, comparison)
+    return BuiltLibrary(row.id, row.digest, row.job_id, row.protocol in PROTOCOLS, comparison)
 
 
 def _checked(form: WorkloadForm) -> WorkloadForm:

@@ -7,8 +7,9 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Select, and_, func, not_, select, text
 
+from tuner.program.job.cache import Cache
 from tuner.program.language.workload import JsonObject
-from tuner.records import PROTOCOL
+from tuner.records import PROTOCOL, PROTOCOLS, cache_of
 from tuner.schedule.registry import current_version
 from tuner.storage.maintenance import StaleKnowledge
 from tuner.storage.sql._rows import AnyRow, Part
@@ -17,8 +18,8 @@ from tuner.storage.sql.latencies import MEASURED
 from tuner.storage.sql.lookup_statements import is_current
 from tuner.storage.sql.schema import artifacts, micro_kernels, targets, tuning_records, workloads
 
-LookupScope = tuple[int, int, int]
-"""The numbers of a workload and a target, and threads."""
+LookupScope = tuple[int, int, int, Cache]
+"""The numbers of a workload and a target, threads, and the state of the caches."""
 
 _record = tuning_records.c
 _scope = (_record.workload_id, _record.target_id, _record.threads)
@@ -35,16 +36,20 @@ class StaleRecords(Part):
                 # It reads every record.
                 connection.execute(text("SET LOCAL statement_timeout = '15min'"))
             rows = connection.execute(_stale()).all()
-            known = {tuple(row) for row in connection.execute(_remeasured())}
+            known = {_place(row) for row in connection.execute(_remeasured())}
             names = _names(connection)
-            result = [_stale_of(row, names, tuple(row[:3]) in known) for row in rows]
+            result = [_stale_of(row, names, _place(row) in known) for row in rows]
             result += _stale_libraries(connection, names)
         return tuple(sorted(result, key=lambda each: (-each.count, each.workload_key, each.reason, each.detail)))
 
 
+def _place(row: AnyRow) -> LookupScope:
+    return row.workload_id, row.target_id, row.threads, cache_of(row.protocol)
+
+
 def _comparable() -> ColumnElement[bool]:
     """Records of this database's devices, measured as this version does, of kernels that mean to it what they did."""
-    return and_(_record.provenance == MEASURED, _record.protocol == PROTOCOL, is_current(micro_kernels.c))
+    return and_(_record.provenance == MEASURED, _record.protocol.in_(PROTOCOLS), is_current(micro_kernels.c))
 
 
 def _stale() -> Select[Any]:
@@ -59,7 +64,7 @@ def _stale() -> Select[Any]:
 
 def _remeasured() -> Select[Any]:
     """The scopes that have comparable records."""
-    joined = select(*_scope).join(micro_kernels, micro_kernels.c.id == _record.kernel_id)
+    joined = select(*_scope, _record.protocol).join(micro_kernels, micro_kernels.c.id == _record.kernel_id)
     return joined.where(_record.latency_s.is_not(None), _comparable()).distinct()
 
 
@@ -76,7 +81,7 @@ Names = tuple[dict[int, tuple[str, str]], dict[int, str]]
 def _stale_of(row: AnyRow, names: Names, remeasured: bool) -> StaleKnowledge:
     if row.provenance != MEASURED:
         reason, detail = row.provenance, "measured for another database"
-    elif row.protocol != PROTOCOL:
+    elif row.protocol not in PROTOCOLS:
         reason, detail = "protocol", f"measured by protocol {row.protocol}, now {PROTOCOL}"
     else:
         version = current_version(row.rule)
@@ -88,6 +93,7 @@ def _stale_of(row: AnyRow, names: Names, remeasured: bool) -> StaleKnowledge:
         label=label,
         target_fingerprint=names[1][row.target_id],
         threads=row.threads,
+        cache=cache_of(row.protocol),
         reason=reason,
         detail=detail,
         count=row.records,
@@ -97,9 +103,9 @@ def _stale_of(row: AnyRow, names: Names, remeasured: bool) -> StaleKnowledge:
 
 
 def _stale_libraries(connection: Connection, names: Names) -> Iterator[StaleKnowledge]:
-    """The newest library that is served for each workload, target and threads, if another toolchain built it than the
-    newest of all."""
-    columns = (artifacts.c.workload_id, artifacts.c.target_id, artifacts.c.threads, artifacts.c.superseded_by)
+    """The newest library that is served for each workload, target, threads and caches, if another toolchain built it
+    than the newest of all."""
+    columns = (artifacts.c[name] for name in ("workload_id", "target_id", "threads", "cache", "superseded_by"))
     # The manifest as it is: a database that looks into it itself refuses the statement for one that is no JSON.
     query = select(*columns, artifacts.c.manifest, artifacts.c.created_at)
     newest: dict[LookupScope, tuple[Any, JsonObject]] = {}
@@ -107,13 +113,13 @@ def _stale_libraries(connection: Connection, names: Names) -> Iterator[StaleKnow
     for row in connection.execute(query.order_by(artifacts.c.id)):
         now = toolchain = _toolchain(row.manifest)
         if row.superseded_by is None:
-            newest[row.workload_id, row.target_id, row.threads] = row, toolchain
-    for (workload_id, target_id, threads), (row, toolchain) in newest.items():
+            newest[row.workload_id, row.target_id, row.threads, Cache(row.cache)] = row, toolchain
+    for (workload_id, target_id, threads, cache), (row, toolchain) in newest.items():
         if toolchain != now:
             key, label = names[0][workload_id]
             detail = f"built by {_versions(toolchain)}, now {_versions(now)}"
             target = names[1][target_id]
-            yield StaleKnowledge(key, label, target, threads, "toolchain", detail, 1, row.created_at, False)
+            yield StaleKnowledge(key, label, target, threads, cache, "toolchain", detail, 1, row.created_at, False)
 
 
 def _toolchain(manifest: JsonObject) -> JsonObject:

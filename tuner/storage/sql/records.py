@@ -6,9 +6,10 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, ScalarSelect, Select, and_, func, select, union
 
+from tuner.program.job.cache import Cache
 from tuner.program.language.workload import JsonObject
 from tuner.program.target import Target
-from tuner.records import PROTOCOL, TuningRecord
+from tuner.records import TuningRecord, protocol_of
 from tuner.storage.sql import cursors, latencies
 from tuner.storage.sql._rows import Part, readable
 from tuner.storage.sql.devices import target_of
@@ -45,22 +46,22 @@ class Records(Part):
             return of_jobs(connection, query)
 
     def prior_records(
-        self, workload_key: str, target_fingerprint: str, threads: int, limit: int = 20_000
+        self, workload_key: str, target_fingerprint: str, threads: int, cache: Cache = Cache.WARM, limit: int = 20_000
     ) -> tuple[TuningRecord, ...]:
         """What a search of the workload starts from, in the order stored: the newest ``limit`` of its records, and of
         older ones those that a kernel is known to be wrong by, and the newest readings of the fastest kernels."""
-        same = (_on(target_fingerprint, threads), _of(workload_key))
+        same = (_on(target_fingerprint, threads, cache), _of(workload_key))
         newest = select(_record.id).where(*same).order_by(_record.id.desc()).limit(cursors.checked(limit)).subquery()
         place = (workload_key, target_fingerprint)
-        ids = union(select(newest.c.id), _disqualifying(*place), _fastest(*place, threads)).subquery()
+        ids = union(select(newest.c.id), _disqualifying(*place), _fastest(*place, threads, cache)).subquery()
         return self._all(select_records().join(ids, ids.c.id == _record.id).order_by(_record.id))
 
     def records_of_target(
-        self, target_fingerprint: str, threads: int, rule: str, limit: int = 20_000
+        self, target_fingerprint: str, threads: int, rule: str, cache: Cache = Cache.WARM, limit: int = 20_000
     ) -> tuple[tuple[JsonObject, TuningRecord], ...]:
         """The newest successful records of a rule on a target, each with its workload in canonical form, whose shape
         variables are the symbols that the record gives: a model starts from them."""
-        same = and_(_on(target_fingerprint, threads), _record.rule == rule, _decides())
+        same = and_(_on(target_fingerprint, threads, cache), _record.rule == rule, _decides())
         query = select_records().where(same).order_by(_record.id.desc()).limit(cursors.checked(limit))
         with self._database.read() as connection:
             rows = records_of(connection.execute(query).all())
@@ -81,30 +82,30 @@ class Records(Part):
 
 
 def _disqualifying(workload_key: str, target_fingerprint: str) -> Select[Any]:
-    """The ids of records by which kernels are disqualified, on any number of threads."""
+    """The ids of records by which kernels are disqualified, on any number of threads and whatever the caches held."""
     bad = disqualified_kernels.c
     return select(bad.record_id).where(
         bad.workload_id == _workload_id(workload_key), bad.target_id == _target_id(target_fingerprint)
     )
 
 
-def _fastest(workload_key: str, target_fingerprint: str, threads: int) -> Select[Any]:
+def _fastest(workload_key: str, target_fingerprint: str, threads: int, cache: Cache) -> Select[Any]:
     """The ids of the newest readings of the FASTEST kernels at each instance."""
     known = kernel_latencies.c
     rank = func.row_number().over(partition_by=known.instance, order_by=known.latency_s).label("rank")
     ranked = (
         select(known.record_id, rank)
         .where(known.workload_id == _workload_id(workload_key), known.target_id == _target_id(target_fingerprint))
-        .where(known.threads == threads, known.protocol == PROTOCOL)
+        .where(known.threads == threads, known.protocol == protocol_of(cache))
         .subquery()
     )
     return select(ranked.c.record_id).where(ranked.c.rank <= FASTEST)
 
 
-def _on(target_fingerprint: str, threads: int) -> ColumnElement[bool]:
-    """Records that may be compared with each other: one target, as many threads, the protocol of this version."""
+def _on(target_fingerprint: str, threads: int, cache: Cache) -> ColumnElement[bool]:
+    """Records that may be compared with each other: one target, as many threads, one protocol of this version."""
     target_id = _target_id(target_fingerprint)
-    return and_(_record.target_id == target_id, _record.threads == threads, _record.protocol == PROTOCOL)
+    return and_(_record.target_id == target_id, _record.threads == threads, _record.protocol == protocol_of(cache))
 
 
 def _of(workload_key: str) -> ColumnElement[bool]:

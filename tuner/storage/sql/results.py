@@ -6,8 +6,9 @@ from collections.abc import Iterable, Sequence
 
 from sqlalchemy import ColumnElement, Connection, ScalarSelect, bindparam, func, select
 
+from tuner.program.job.cache import Cache
 from tuner.program.language.workload import JsonObject
-from tuner.records import PROTOCOL, MeasureResult
+from tuner.records import MeasureResult, protocol_of
 from tuner.schedule.space import MicroKernel
 from tuner.storage.sql import latencies
 from tuner.storage.sql._rows import AnyRow, insert_new
@@ -35,7 +36,7 @@ def insert_results(connection: Connection, task: AnyRow, results: Sequence[Measu
         "workload_id": task.workload_id,
         "target_id": task.target_id,
         "threads": task.threads,
-        "protocol": PROTOCOL,
+        "protocol": protocol_of(Cache(task.cache)),
         "provenance": latencies.MEASURED,
     }
     asked = stored_task(task.text)

@@ -141,6 +141,7 @@ search_tasks = Table(
     Column("workload_id", ForeignKey("workloads.id"), nullable=False),
     Column("target_id", ForeignKey("targets.id"), nullable=False),
     Column("threads", Integer, nullable=False),
+    Column("cache", SafeText, nullable=False, server_default="warm"),
     Column("task", Json(dict), nullable=False),
     Column("spent_s", Double, nullable=False, default=0.0),
     Column("done", Boolean, nullable=False, default=false()),
@@ -316,6 +317,7 @@ artifacts = Table(
     # {symbol: [low, high]}. Null where an earlier version's worker stored it: the search task has it then.
     Column("ranges", Json(dict, optional=True, none_as_null=True)),
     Column("protocol", SafeText),
+    Column("cache", SafeText, nullable=False, server_default="warm"),
     # The library that is served in place of this one; null is served.
     Column("superseded_by", ForeignKey("artifacts.id"), index=True),
     Column("comparison", Json(dict, optional=True, none_as_null=True)),
@@ -337,6 +339,7 @@ library_aliases = Table(
     Column("workload_id", ForeignKey("workloads.id"), primary_key=True),
     Column("target_id", ForeignKey("targets.id"), primary_key=True),
     Column("threads", Integer, primary_key=True, autoincrement=False),
+    Column("cache", SafeText, primary_key=True, server_default="warm"),
     Column("name", SafeText, primary_key=True),
     Column("artifact_id", ForeignKey("artifacts.id"), nullable=False, index=True),
     Column("promoted_at", Instant, nullable=False, default=now()),
@@ -353,6 +356,7 @@ alias_history = Table(
     Column("workload_id", ForeignKey("workloads.id"), nullable=False),
     Column("target_id", ForeignKey("targets.id"), nullable=False),
     Column("threads", Integer, nullable=False),
+    Column("cache", SafeText, nullable=False, server_default="warm"),
     Column("name", SafeText, nullable=False),
     Column("action", SafeText, nullable=False),
     # Null once that library was deleted.

@@ -21,8 +21,9 @@ from tuner.library.choice import (
     times_of,
     width,
 )
+from tuner.program.job.cache import Cache
 from tuner.program.job.range_text import Ranges, format_ranges
-from tuner.records import PROTOCOL
+from tuner.records import protocol_of
 from tuner.storage.errors import NotFound
 from tuner.storage.libraries import Alternative, Artifact, LibraryQuery, Served
 from tuner.storage.sql._rows import Part
@@ -49,8 +50,8 @@ class ServedLibraries(Part):
     def served(self, query: LibraryQuery) -> Served:
         """The library to hand out, with how it compares with the others that cover the range.
 
-        Raises NotFound, which tells what ranges and numbers of threads there are, and InvalidInput on field ``range``
-        for other symbols than the workload's.
+        Raises NotFound, which tells what ranges, numbers of threads and states of the caches there are, and
+        InvalidInput on field ``range`` for other symbols than the workload's.
         """
         with self._database.read() as connection:
             asked, chosen = self._choose(connection, query)
@@ -71,10 +72,12 @@ class ServedLibraries(Part):
         with self._database.read() as connection:
             return artifact_of(connection, self._choose(connection, query)[1].number)
 
-    def incumbent(self, workload_key: str, target_fingerprint: str, threads: int, ranges: Ranges) -> Artifact | None:
+    def incumbent(
+        self, workload_key: str, target_fingerprint: str, threads: int, ranges: Ranges, cache: Cache = Cache.WARM
+    ) -> Artifact | None:
         """What a new library for these ranges of the symbols has to win against; None if nothing covers them."""
         try:
-            return self.serve(LibraryQuery(workload_key, target_fingerprint, threads, ranges))
+            return self.serve(LibraryQuery(workload_key, target_fingerprint, threads, ranges, cache=cache))
         except NotFound:
             return None
 
@@ -92,17 +95,18 @@ class ServedLibraries(Part):
         return asked, oldest_first[choose(compared.points, [compared.candidate(row) for row in oldest_first])]
 
     def _compare(self, connection: Connection, query: LibraryQuery, asked: Ranges, rows: Sequence[Known]) -> _Compared:
-        """The times of these libraries of one workload, target and number of threads."""
+        """The times of these libraries of one workload, target, number of threads and state of the caches."""
         tables = self._tables.get(connection, rows)
         # In the order of their digests: sums of floats depend on theirs.
         tasks = [tables[digest].task for digest in sorted(tables)]
         points = query.points or tuple(points_of(tasks, asked))
         wanted = {name for dispatcher in tables.values() for name in kernels_at(dispatcher, points)}
         first = rows[0]
-        medians = medians_of(connection, first.workload_id, first.target_id, first.library.threads, wanted)
+        protocol = protocol_of(first.library.cache)
+        medians = medians_of(connection, first.workload_id, first.target_id, first.library.threads, protocol, wanted)
         times: dict[int, Times] = {}
         for row in rows:
-            dispatcher, comparable = tables.get(row.library.digest), row.library.protocol == PROTOCOL
+            dispatcher, comparable = tables.get(row.library.digest), row.library.protocol == protocol
             unknown = [None] * len(points)
             times[row.number] = times_of(dispatcher, points, medians, predicted=comparable) if dispatcher else unknown
         return _Compared(points, times)
@@ -136,11 +140,14 @@ def _timed(row: Known) -> Mapping[str, tuple[float, bool]]:
 def _fitting(connection: Connection, query: LibraryQuery) -> list[Known]:
     """The libraries that a query may mean, the newest first.
 
-    Of any number of threads, where there is none with that asked for: the refusal says what there is.
+    Of any number of threads and any state of the caches, where there is none as asked for: the refusal says what there
+    is.
     """
     fitting = _meant(query)
-    if query.threads is not None:
-        rows = known_rows(connection, fitting.where(artifacts.c.threads == query.threads))
+    asked = {artifacts.c.threads: query.threads, artifacts.c.cache: query.cache}
+    given = [column == value for column, value in asked.items() if value is not None]
+    if given:
+        rows = known_rows(connection, fitting.where(*given))
         if rows:
             return rows
     return known_rows(connection, fitting)
@@ -186,6 +193,7 @@ def _beside(connection: Connection, chosen: Known) -> list[Known]:
         artifacts.c.workload_id == chosen.workload_id,
         artifacts.c.target_id == chosen.target_id,
         artifacts.c.threads == chosen.library.threads,
+        artifacts.c.cache == chosen.library.cache,
         artifacts.c.id != chosen.number,
         is_sound(),
         or_(artifacts.c.superseded_by.is_(None), artifacts.c.superseded_by == chosen.number, timed),
@@ -194,7 +202,7 @@ def _beside(connection: Connection, chosen: Known) -> list[Known]:
 
 
 def _narrowed(query: LibraryQuery, rows: Sequence[Known]) -> list[Known]:
-    """The libraries of one target and one number of threads. Raises NotFound."""
+    """The libraries of one target, one number of threads and one state of the caches. Raises NotFound."""
     if not rows:
         raise NotFound(_nothing_fits(query))
     target = rows[0].library.target_fingerprint
@@ -204,7 +212,13 @@ def _narrowed(query: LibraryQuery, rows: Sequence[Known]) -> list[Known]:
     if threads not in counts:
         ranges = "; ".join(f"{_threads(count)}: {_told(there, count)}" for count in counts[:MAX_TOLD])
         raise NotFound(f"no library for workload {query.workload_key!r} on {target} with {_threads(threads)}: {ranges}")
-    return [row for row in there if row.library.threads == threads]
+    there = [row for row in there if row.library.threads == threads]
+    caches = sorted({row.library.cache for row in there})
+    cache = query.cache or (caches[0] if len(caches) == 1 else Cache.WARM)
+    if cache not in caches:
+        place = f"{query.workload_key!r} on {target} with {_threads(threads)}, caches {cache.value}"
+        raise NotFound(f"no library for workload {place}: there are libraries for caches {', '.join(caches)}")
+    return [row for row in there if row.library.cache == cache]
 
 
 def _asked(query: LibraryQuery, rows: Sequence[Known]) -> Ranges:
@@ -226,7 +240,7 @@ def _nothing_fits(query: LibraryQuery) -> str:
 
 def _nothing_covers(query: LibraryQuery, asked: Ranges, rows: Sequence[Known]) -> str:
     there = rows[0].library
-    place = f"on {there.target_fingerprint} with {_threads(there.threads)}"
+    place = f"on {there.target_fingerprint} with {_threads(there.threads)}{there.cache.note}"
     covered = _told(rows, there.threads)
     return f"no library for workload {query.workload_key!r} {place} covers {format_ranges(asked)}; covered: {covered}"
 

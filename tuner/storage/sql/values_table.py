@@ -18,7 +18,7 @@ from sqlalchemy import Connection, Integer, Select, Subquery, Text, column, text
 from tuner.storage.sql._rows import AnyRow
 from tuner.storage.sql.columns import safe_text
 
-COLUMNS = ("workload", "target", "threads", "job", "instance", "kernel")
+COLUMNS = ("workload", "target", "threads", "cache", "protocol", "job", "instance", "kernel")
 INTEGERS = ("threads", "number")
 PARAMETER = "__asked__"
 """Stands for the questions until the statement is compiled."""

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tuner.errors import InvalidInput
+from tuner.program.job.cache import Cache
 from tuner.program.job.jobspec import FIELDS, Budget, JobSpec, parse_budget, parse_job
 from tuner.program.job.task import SearchTask
 from tuner.program.target import Target, native
@@ -349,3 +350,15 @@ def test_a_name_that_is_nearly_right_is_suggested(changed: dict[str, object], me
     with pytest.raises(InvalidInput) as caught:
         parse_job({"workload": {"op": "dense", "args": {"m": 8, "n": 8, "k": 8}}, "budget": {"trials": 1}, **changed})
     assert caught.value.remedy.startswith(f"did you mean {meant}")
+
+
+def test_caches_are_warm_cold_or_streamed() -> None:
+    assert parse_job(JOB).tasks[0].cache is Cache.WARM
+    for cache in Cache:
+        (task,) = parse_job({**JOB, "cache": cache.value}).tasks
+        assert task.cache is cache
+        assert SearchTask.from_json(task.to_json()) == task
+        assert task.with_least_shape().cache is cache
+    assert SearchTask.from_json({**task.to_json(), "cache": "warm"}) != task, "it is a part of what a task means"
+    error = refused({**JOB, "cache": "streaming"})
+    assert (error.field, error.remedy) == ("cache", "did you mean streamed? one of: warm, cold, streamed")

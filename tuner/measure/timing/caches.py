@@ -1,0 +1,37 @@
+"""How operands are brought out of the caches before a timed call, by the state of the caches that a task asks for.
+
+Line by line, by an instruction that takes effect on every cache of every core (clflush, dc civac; a function of TVM's
+runtime). Reading something larger than the last cache in between, or turning through copies, would take as much memory
+as that cache has twice over, and it may have half a gigabyte: see docs/decisions/0080-protocols-of-the-caches.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from tuner.measure.tensors import tensor_of
+from tuner.measure.timing.protocol import Flush
+from tuner.measure.verification.guarded import Array
+from tuner.program.job.cache import Cache
+from tuner.program.job.task import SearchTask
+
+FLUSH = "cache_flush_cpu_non_first_arg"
+
+
+def flush_of(task: SearchTask, inputs: Callable[[str], Array], outputs: Sequence[Array]) -> Flush | None:
+    """What comes before every call of these operands, inputs by name; None where they stay as calls leave them."""
+    if task.cache is Cache.WARM:
+        return None
+    names = [tensor.name for tensor in task.workload.inputs if tensor.constant or task.cache is Cache.COLD]
+    chosen = [*map(inputs, names), *(outputs if task.cache is Cache.COLD else ())]
+    if not chosen:
+        return None
+    import tvm_ffi  # noqa: PLC0415  (loads a native library)
+
+    flush, tensors = tvm_ffi.get_global_func(FLUSH), list(map(tensor_of, chosen))
+    return lambda: flush(None, *tensors)
+
+
+def flushed(call: Callable[[], object], flush: Flush | None) -> Callable[[], object]:
+    """A call that finds its operands flushed."""
+    return call if flush is None else lambda: (flush(), call())
