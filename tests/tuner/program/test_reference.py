@@ -327,6 +327,46 @@ def test_a_group_is_a_product_of_matrices(monkeypatch: pytest.MonkeyPatch) -> No
     assert sizes == [[8 * window, places * window]] * 2
 
 
+LOOKED_UP: Sequence[tuple[str, Mapping[str, Any]]] = (
+    ("y[t, n] = sum(k) x[t, k] * w[e[t], n, k]", {}),
+    ("y[n, t] = sum(k) x[t, k] * w[n, e[t], k]", {"shapes": {"w": ["n", 4, "k"]}}),
+    ("s[t] = sum(k) x[t, k]; y[t, n] = sum(k) s[t] * x[t, k] * w[e[t], n, k]", {}),
+    ("h[t, n] = sum(k) x[t, k] * w[e[t], n, k]; y[t, n] = h[t, n] + b[e[t], n]", {"shapes": {"b": [4, "n"]}}),
+    # The order of rows counts, or they are reduced: each stays where it is.
+    ("y[t, n] = sum(k) x[t, k] * w[e[t], n, k] * t", {}),
+    ("y[t, n] = sum(k) x[t, k] * x[n, k] * w[e[t], n, k]", {"shapes": {"x": ["t + 9", "k"]}}),
+    ("y[n] = sum(t, k) x[t, k] * w[e[t], n, k]", {}),
+    ("y[t, n] = sum(k) x[t, k] * w[e[t], n, k]", {"shapes": {"x": ["t + 2", "k"]}}),
+)
+
+
+@pytest.mark.parametrize(("text", "fields"), LOOKED_UP)
+@pytest.mark.parametrize("elements", [40, 2**22])
+def test_rows_that_look_up_are_what_their_loops_compute(
+    monkeypatch: pytest.MonkeyPatch, text: str, fields: Mapping[str, Any], elements: int
+) -> None:
+    monkeypatch.setattr(blocks, "MAX_ELEMENTS", elements)
+    shapes = {"w": [4, "n", "k"], **fields.get("shapes", {})}
+    workload = program(text, {"t": 9, "n": 3, "k": 5}, shapes=shapes)
+    inputs = inputs_of(workload)
+    wanted = looped(workload, inputs, {})
+    assert_same(compute(workload, inputs, {}), wanted)
+    assert not any(one.wrong(other).any() for one, other in zip(expected(workload, inputs, {}), wanted, strict=True))
+
+
+def test_the_rows_of_an_expert_are_a_product_of_matrices(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[set[str]] = []
+
+    def noted(factors: Sequence[products.Factor], kept: Sequence[str]) -> Array:
+        taken.append({axis for _, axes in factors[1:] for axis in axes})
+        return products.sum_of_products(factors, kept)
+
+    monkeypatch.setattr(stages, "sum_of_products", noted)
+    workload = workload_of("moe_dense", {"t": 40, "e": 3})
+    compute(workload, inputs_of(workload), {})
+    assert taken == [{"n", "k"}] * 5  # one for each value that is drawn, -1 to 3
+
+
 def test_a_scan_of_blocks_covers_products_and_extremes_of_long_axes(monkeypatch: pytest.MonkeyPatch) -> None:
     workload = program("a[m] = prod(k) x[m, k]\nb[m] = min(k) x[m, k]", {"m": 2, "k": 9}, dtype="int32")
     inputs = inputs_of(workload)

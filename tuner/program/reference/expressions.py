@@ -124,7 +124,7 @@ class Expressions:
         for index, size in zip(expr.indices, held.sizes, strict=True):
             if isinstance(index, Read):
                 chosen = self._read(index, box, order)
-                indices.append(np.clip(chosen.value.astype(np.int64), 0, size - 1))
+                indices.append(_looked_up(np.clip(chosen.value.astype(np.int64), 0, size - 1)))
                 uncertain = chosen.error if uncertain is None else uncertain
             else:
                 indices.append(self._index(index, box, order))
@@ -155,6 +155,12 @@ def _varying(indices: Array) -> Array:
         first = indices.take([0], axis=axis) if size > 1 else indices
         indices = first if bool((indices == first).all()) else indices
     return indices
+
+
+def _looked_up(indices: Array) -> Index:
+    """A constant where all of them are the same: what is read there is a view."""
+    indices = _varying(indices)
+    return Affine((), int(indices.flat[0])) if indices.size == 1 else indices
 
 
 def extremes(dtype: str) -> tuple[float, float]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from tuner.program.language.workload import Workload
 from tuner.program.reference.arithmetic import VALUES, Arithmetic, Array, Bounded, Error, Sums
 from tuner.program.reference.blocks import Box, block_of, lengths, sampled, sliced, tiles
 from tuner.program.reference.expressions import Expressions, extremes
+from tuner.program.reference.groups import Groups
 from tuner.program.reference.products import sum_of_products
 from tuner.program.reference.runs import runs_of, same_along
 
@@ -36,6 +38,7 @@ class Interpreter:
         self._expressions = Expressions(workload, dims, self._arithmetic)
         self._sizes, self._dtypes = self._expressions.sizes, self._expressions.dtypes
         self._ahead, self._shared = sliced(workload.program, self._sizes)
+        self._groups: Groups | None = None
         for tensor, array in zip(workload.inputs, inputs, strict=True):
             shape = tensor.shape(dims)
             if tuple(array.shape) != shape:
@@ -46,6 +49,20 @@ class Interpreter:
     def run(self, share: float = 1.0) -> tuple[Bounded, ...]:
         """The outputs in call order. Intermediates that are large are computed in slices of shared axes. Below 1
         ``share`` is the part of these slices that is computed at all (``sampled``); in others errors are inf."""
+        inputs = {name: self._expressions.held(name).value for name in self._program.inputs}
+        groups = self._groups = Groups.of(self._program, self._sizes, inputs) if share >= 1.0 else None
+        if groups is None:
+            return self._run(share)
+        for name, array in inputs.items():
+            self._expressions.hold(name, Bounded(groups.together(name, array)), [0] * array.ndim)
+
+        def apart(name: str, output: Bounded) -> Bounded:
+            error = None if output.error is None else groups.apart(name, output.error)
+            return Bounded(groups.apart(name, output.value), error)
+
+        return tuple(map(apart, self._program.outputs, self._run(share)))
+
+    def _run(self, share: float) -> tuple[Bounded, ...]:
         sizes = {axis: self._sizes[axis] for axis in self._shared}
         block = block_of(sizes, self._intermediates)
         is_whole = share >= 1.0 or not sizes
@@ -91,9 +108,11 @@ class Interpreter:
         if stage.reducer in ("sum", "prod"):
             computed = promoted([computed if computed != "bool" else "int32"])
         factors = self._factors(stage.body, computed) if stage.reducer == "sum" else [stage.body]
-        block = self._block(stage, factors, ranges)
+        same = [self._groups.same(factor) if self._groups and stage.reducer == "sum" else set() for factor in factors]
+        block = self._block(stage, factors, same, ranges)
         result = self._empty(stage.tensor, whole)
-        for box in tiles(ranges, block, stage.axes):
+        cut = self._groups.parts(ranges) if self._groups and any(same) else [ranges]
+        for box in itertools.chain.from_iterable(tiles(part, block, stage.axes) for part in cut):
             parts = (box | tile for tile in tiles(ranges, block, stage.reduce_axes))
             match stage.reducer:
                 case None:
@@ -112,16 +131,16 @@ class Interpreter:
             return [*self._factors(expr.left, dtype), *self._factors(expr.right, dtype)]
         return [expr]
 
-    def _block(self, stage: Stage, factors: Sequence[Expr], ranges: Box) -> dict[str, int]:
-        """How much of each axis is evaluated at a time."""
+    def _block(self, stage: Stage, factors: Sequence[Expr], same: Sequence[Set[str]], ranges: Box) -> dict[str, int]:
+        """How much of each axis is evaluated at a time. ``same``: the axes along which each factor does not differ."""
         # What is read at ``o // 8`` is the same in a run of eight: a matrix product takes it once.
         runs = runs_of(factors, stage.axes, self._sizes) if stage.reducer == "sum" else {}
         shares = [
             (
-                axes_of(factor) - same_along(factor, runs) if stage.reducer == "sum" else ranges.keys(),
+                axes_of(factor) - same_along(factor, runs) - alike if stage.reducer == "sum" else ranges.keys(),
                 INPUT_SHARE + _height(factor),
             )
-            for factor in factors
+            for factor, alike in zip(factors, same, strict=True)
         ]
 
         def cost(block: Mapping[str, int]) -> float:
