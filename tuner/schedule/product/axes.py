@@ -4,6 +4,7 @@ beside others.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -34,6 +35,8 @@ MAX_BODY = 768
 keeps the loops in the instruction cache."""
 HEIGHTS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14)
 """Rows of a register tile."""
+MAX_VECTORS = 6
+"""In a row of a register tile."""
 MAX_BLOCK = 256
 MAX_PACKED_ROWS = 512
 LOOP_ADDRESSES = 5
@@ -55,6 +58,11 @@ def panels_of_strip(kernel: MicroKernel) -> int:
 def packed_vectors(kernel: MicroKernel) -> int:
     """Vectors in a row of a panel that is packed ahead."""
     return kernel["nv"] if kernel.get("panel") == WIDE else 1
+
+
+def parts_of_k(kernel: MicroKernel | Mapping[str, int]) -> int:
+    """Parts of k that different threads compute; 1 where the kernel's rule or task has no such axis."""
+    return kernel.get("split_k", DEFAULT_CHOICE)
 
 
 def default_tile(hardware: Hardware) -> dict[str, int]:
@@ -85,7 +93,7 @@ def tile_axes(steps: int | None, atoms: Mapping[int, Atom] | None = None) -> tup
     chunks = (0, *(kc for kc in (128, 192, 256, 384, 512, 768) if steps is None or kc < steps))
     return (
         Axis("mr", "rows of the register tile", tuple(sorted(rows))),
-        Axis("nv", "vectors in a row of the register tile", (1, 2, 3, 4, 5, 6)),
+        Axis("nv", "vectors in a row of the register tile", tuple(range(1, MAX_VECTORS + 1))),
         Axis("mb", "tiles that share a panel", (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, MAX_BLOCK)),
         Axis("kc", "steps of k in a chunk", chunks),
         Axis("ku", "steps of k unrolled", (1, 2, 4, 8)),
@@ -113,18 +121,24 @@ def tiles(
     task: SearchTask, kernel: MicroKernel, rows: tuple[str, ...], columns: tuple[str, ...]
 ) -> dict[tuple[str, ...], tuple[int, ...]]:
     """The tiles (see Rule.tiles) of a kernel whose rows and columns are these axes of the program."""
-    lanes, down = task.known_target.hardware.lanes(), max(1, task.threads // (kernel.get("tb") * kernel.get("tn")))
+    lanes, shares = task.known_target.hardware.lanes(), kernel.get("tb") * kernel.get("tn") * parts_of_k(kernel)
+    down = max(1, task.threads // shares)
     height, width = kernel["mr"], kernel["nv"] * lanes
     return {rows: (height, height * down), columns: (lanes, width, width * kernel.get("tn"))}
 
 
 def thread_axes(threads: int, has_batch: bool) -> tuple[Axis, ...]:
     """How threads share the work."""
-    shares = tuple(t for t in range(1, threads + 1) if threads % t == 0)
+    shares = divisors(threads)
     return (
         Axis("tb", "threads along the batch", shares if has_batch else (1,)),
         Axis("tn", "threads along n", shares),
     )
+
+
+def divisors(threads: int) -> tuple[int, ...]:
+    """Into how many equal shares so many threads can be cut."""
+    return tuple(each for each in range(1, threads + 1) if threads % each == 0)
 
 
 def canonicalised(values: Mapping[str, int], product: Product, atoms: Mapping[int, Atom]) -> dict[str, int]:
@@ -142,6 +156,8 @@ def canonicalised(values: Mapping[str, int], product: Product, atoms: Mapping[in
     if "group" in canonical and (is_in_place or atom.unit is not None):
         # What is not packed has no words, and is multiplied by vectors.
         canonical["group"] = 1 if 1 in atoms else best_of_vectors(atoms)
+    if parts_of_k(values) > 1 and values["kc"] * parts_of_k(values) * atom.group >= (product.depth or math.inf):
+        canonical["kc"] = 0
     return canonical
 
 
@@ -202,8 +218,10 @@ def check(
             raise IllegalKernel(text.format(**values))
     if 0 < ahead < ku:
         raise IllegalKernel(f"ahead={ahead} needs whole turns of ku={ku} steps")
-    if threads % (values["tb"] * values["tn"]):
-        raise IllegalKernel(f"tb={values['tb']} tn={values['tn']} do not divide {threads} threads")
+    parts = parts_of_k(values)
+    if threads % (values["tb"] * values["tn"] * parts):
+        split = f" split_k={parts}" if parts > 1 else ""
+        raise IllegalKernel(f"tb={values['tb']} tn={values['tn']}{split} do not divide {threads} threads")
 
 
 def _check_unit(values: Mapping[str, int], atom: Atom, constant: bool, hardware: Hardware) -> None:

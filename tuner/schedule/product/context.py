@@ -114,7 +114,7 @@ class EmitContext:
 
     ``extent``: by role, k in steps. ``depth``: elements of k. ``batch``: the index in the batch. ``outer``: the values
     of the axes that loops outside of the product walk. ``indexing``: where axes are grouped to m, n and k. ``totals``:
-    memory for those of a register tile, where they are in a matrix unit.
+    memory for those of a register tile, where they are in a matrix unit. ``part``: of k, where it is one of several.
     """
 
     task: SearchTask
@@ -131,6 +131,7 @@ class EmitContext:
     outer: Mapping[str, TirExpr] = field(default_factory=dict)
     indexing: Indexing | None = None
     totals: TirExpr = None
+    part: Part | None = None
 
     def at(self, batch: TirExpr) -> EmitContext:
         """The product at one index of the batch."""
@@ -153,6 +154,11 @@ class EmitContext:
         """A line of a tensor with dims merged, at these values of groups."""
         view, values = self.parts.views[name], by_role(self.outer, **groups)
         return view.buffer, tuple(values[role] for role in view.roles[:-1])
+
+    @property
+    def steps(self) -> Chunk:
+        """All of k, or the part of it."""
+        return Chunk(i64(0), self.extent["k"]) if self.part is None else Chunk(self.part.first, self.part.length)
 
     @property
     def panels(self) -> TirExpr:
@@ -242,6 +248,20 @@ class Chunk:
     length: TirExpr
     is_first: TirExpr | None = None
     is_last: TirExpr | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is all of k, as far as is known ahead."""
+        return self.is_first is None and isinstance(self.first, tirx.IntImm)
+
+
+@dataclass(frozen=True)
+class Part:
+    """Steps ``first`` to ``first + length`` of k, which may be none: part ``index`` of all."""
+
+    index: TirExpr
+    first: TirExpr
+    length: TirExpr
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,8 @@ def dots(
 
 
 def _tile(context: EmitContext, rows: Sequence[TirExpr], columns: Sequence[TirExpr]) -> None:
-    vectors, (m, n, k) = context.vectors, (context.extent[role] for role in "mnk")
+    vectors, m, n, whole_k = context.vectors, context.extent["m"], context.extent["n"], context.steps
+    first, k = whole_k.first, whole_k.length
     lanes, every = vectors.lanes, vectors.ramp(0)
     slots = [[I.alloc_buffer((lanes,), DTYPE) for _ in columns] for _ in rows]
     for slot in (slot for line in slots for slot in line):
@@ -53,9 +54,9 @@ def _tile(context: EmitContext, rows: Sequence[TirExpr], columns: Sequence[TirEx
 
     whole = tirx.floordiv(k, i64(lanes))
     with I.serial(i64(0), whole) as turn:
-        step(turn * i64(lanes), None)
+        step(first + turn * i64(lanes), None)
     with I.If(whole * i64(lanes) < k), I.Then():
-        step(whole * i64(lanes), k)
+        step(first + whole * i64(lanes), first + k)
     for row, line in zip(rows, slots, strict=True):
         for column, slot in zip(columns, line, strict=True):
             with I.If(tirx.And(row < m, column < n)), I.Then():

@@ -65,7 +65,7 @@ def features(
 ) -> NDArray[np.float32]:
     """[kernels, shapes, features]: logarithms of the extents, the kernel's values, and how the terms compare."""
     result = Estimate(task, product, kernels, extents)
-    hardware, terms, m, n, k = result.hardware, result.terms(), result.m, result.n, result.k
+    hardware, terms, m, n, k = result.hardware, result.terms(), result.m, result.n, result.depth
     tiles = np.floor(m / result.mr)
     columns: list[Floats] = [
         np.log2(m + 1), np.log2(n + 1), np.log2(k + 1),
@@ -76,7 +76,7 @@ def features(
         np.log2(tiles + 1), np.minimum(tiles, result.of["mb"]),
         np.log2(result.panel_bytes / hardware.l2_bytes + 2**-10),
         np.log2(result.block_bytes / hardware.l2_bytes + 2**-10),
-        *(value for name, value in result.of.items() if name not in ("group", "panel")),
+        *(value for name, value in result.of.items() if name not in ("group", "panel", "split_k")),
         result.mr * result.nv,
         # Every workload has these, whether its kernels have the axis or not: searches learn from each other.
         np.log2(result.groups), np.log2(result.words.left_bytes), np.log2(result.words.right_bytes),
@@ -127,7 +127,7 @@ class Estimate:
         extents = product.by_role(extents)
         every = [dict(kernel.values) for kernel in kernels]
         # Axes that were added to rules with this theory: the other ones every kernel has.
-        every = [{"nb": DEFAULT_CHOICE, "group": DEFAULT_CHOICE, "panel": DEFAULT_CHOICE, **each} for each in every]
+        every = [{**dict.fromkeys(("nb", "group", "panel", "split_k"), DEFAULT_CHOICE), **each} for each in every]
         names = sorted(every[0])
         values = np.array([[each[name] for name in names] for each in every], np.float64)
         self.of = {name: values[:, index : index + 1] for index, name in enumerate(names)}
@@ -140,17 +140,18 @@ class Estimate:
         self.groups = self.of["group"]
         self.words = Words(product, self.groups, hardware, self.rates)
         # In words from here on.
-        self.k = np.ceil(self.k / self.words.group)
+        self.depth = np.ceil(self.k / self.words.group)
         product.right.widen(self)
         self._cut_shares(extents)
         self._cut_blocks()
 
     def _cut_shares(self, extents: Extents) -> None:
         """The largest share of one thread."""
-        across, columns = self.of["tb"], self.of["tn"]
-        rows = self.task.threads / (across * columns)
-        batch = np.asarray(extents["b"], np.float64)[None, :] if "b" in extents else np.ones_like(self.m)
-        self.batch = np.ceil(batch / across)
+        across, columns, self.parts = self.of["tb"], self.of["tn"], self.of["split_k"]
+        rows = self.task.threads / (across * columns * self.parts)
+        self.k = np.where(self.parts > 1, np.ceil(self.depth / self.parts / self.lanes) * self.lanes, self.depth)
+        self.products = np.asarray(extents["b"], np.float64)[None, :] if "b" in extents else np.ones_like(self.m)
+        self.batch = np.ceil(self.products / across)
         tiles = np.floor(self.m / self.mr)
         self.rest = self.m - tiles * self.mr
         self.tiles = np.ceil(tiles / rows)
@@ -200,7 +201,8 @@ class Estimate:
         stream = stream * (1 + c.too_soon * np.maximum(reach - 1, 0.0))
         busy = np.maximum(compute, stream) + exposed * np.minimum(compute, stream)
         total = self.batch * (busy + output + packing) + c.call + (c.fork if self.task.threads > 1 else 0.0)
-        useful = self.batch * self.m * self.n * self.k / self.lanes / self.fma_per_cycle / self.task.threads
+        total = total + np.where(self.parts > 1, self._sums(), 0.0)
+        useful = self.batch * self.m * self.n * self.depth / self.lanes / self.fma_per_cycle / self.task.threads
         shape = np.broadcast_shapes(total.shape, useful.shape)
         parts = (compute, stream, output, packing, total, np.maximum(useful, 1.0))
         return _Terms(*(np.broadcast_to(part, shape) for part in parts))
@@ -219,7 +221,7 @@ class Estimate:
         c, work = self.rates, self.mr * self.nv
         steps = np.ceil(self.k / self.lanes)
         step = np.maximum(work / self.fma_per_cycle, (self.mr + self.nv) / c.loads)
-        tiles = (self.tiles + (self.rest > 0)) * np.ceil(self.n / self.nv)
+        tiles = (self.tiles + (self.rest > 0)) * np.ceil(np.ceil(self.n / self.nv) / self.of["tn"])
         return np.asarray(tiles * (steps * step + work * c.dot + c.tile))
 
     def _tile(self, rows: Floats, vectors: Floats) -> Floats:
@@ -268,6 +270,11 @@ class Estimate:
         in_set = np.ceil(rows * np.gcd(stride.astype(np.int64), PAGE_BYTES) / PAGE_BYTES)
         share = np.clip(2 * (in_set / ways - 1), 0.0, 1.0)
         return np.asarray(np.where((self.of["rows"] == 0) & (stride > 0), share, 0.0))
+
+    def _sums(self) -> Floats:
+        """Sums over parts of k come from the caches of other threads once all have come, and are added up."""
+        c, results = self.rates, self.products * self.m * np.ceil(self.n / self.lanes) / self.task.threads
+        return np.asarray(c.fork + results * (self.parts * self.lanes * REGISTER_BYTES / c.l3_bytes + c.store))
 
     # -- memory ---------------------------------------------------------------------------------------------------
     def _stream(self) -> Floats:

@@ -23,14 +23,15 @@ code for each number of vectors.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 
 from tuner.schedule.loops.shares import Share
-from tuner.schedule.product.axes import panels_of_strip
-from tuner.schedule.product.context import Chunk, EmitContext, Panel
+from tuner.schedule.product.axes import panels_of_strip, parts_of_k
+from tuner.schedule.product.context import Chunk, EmitContext, Panel, Part
 from tuner.schedule.product.dots import dots
 from tuner.schedule.product.matrices import MatrixTile, in_unit
 from tuner.schedule.product.product import ceil_div
@@ -48,31 +49,35 @@ class Nest:
     def __init__(self, context: EmitContext, tiles: TirExpr | None = None) -> None:
         """``tiles``: how many tiles of rows threads share; by default all whole ones."""
         self.context, self.kernel, self.mr = context, context.kernel, context.kernel["mr"]
-        self.m, self.n, self.k = (context.extent[axis] for axis in "mnk")
+        self.m, self.n, self.k = context.extent["m"], context.extent["n"], context.steps.length
         self.tiles = tirx.floordiv(self.m, i64(self.mr)) if tiles is None else tiles
         self.panels = context.panels
 
     @property
     def whole(self) -> Chunk:
-        """All of k."""
-        return Chunk(i64(0), self.k)
+        """All of k, or the context's part of it."""
+        return self.context.steps
 
     # -- shares ---------------------------------------------------------------------------------------------------
     def share(self, thread: TirExpr, write: Write | None = None) -> None:
-        """What one thread does: threads form a grid of ``tb`` batch shares by row shares by ``tn`` column shares.
-        ``write``: what is done of each product, its rows and panels of this share; by default ``product``."""
+        """What one thread does: threads form a grid of ``split_k`` parts of k by ``tb`` batch shares by row shares by
+        ``tn`` column shares. ``write``: what is done of each product, its rows and panels of this share; by default
+        ``product``."""
         write = write or Nest.product
-        across, columns = self.kernel["tb"], self.kernel["tn"]
-        rows = self.context.task.threads // (across * columns)
+        across, columns, parts = self.kernel["tb"], self.kernel["tn"], parts_of_k(self.kernel)
+        rows = self.context.task.threads // (across * columns * parts)
         column, rest = tirx.floormod(thread, i64(columns)), tirx.floordiv(thread, i64(columns))
         row, batch = tirx.floormod(rest, i64(rows)), tirx.floordiv(rest, i64(rows))
         tiles, panels = _part(self.tiles, row, rows), _part(self.panels, column, columns)
-        is_last = row == i64(rows - 1)
+        is_last, nest = row == i64(rows - 1), self
+        if parts > 1:
+            batch, number = tirx.floormod(batch, i64(across)), tirx.floordiv(batch, i64(across))
+            nest = Nest(replace(self.context, part=_part_of_k(self.context, number, parts)))
         if "b" not in self.context.extent:
-            write(self, tiles, panels, is_last)
+            write(nest, tiles, panels, is_last)
             return
         with I.serial(*_part(self.context.extent["b"], batch, across)) as index:
-            write(Nest(self.context.at(index)), tiles, panels, is_last)
+            write(Nest(nest.context.at(index)), tiles, panels, is_last)
 
     def product(self, tiles: Share, panels: Share, is_last: TirExpr) -> None:
         """One product of matrices: the rows and panels of this share."""
@@ -174,7 +179,7 @@ class Nest:
             first = I.Bind(index * length)
             even = isinstance(k, tirx.IntImm) and int(k) % int(length) == 0
             own = length if even else I.Bind(tirx.min(length, k - first))
-            use(Chunk(first, own, index == i64(0), index == count - i64(1)))
+            use(Chunk(self.whole.first + first, own, index == i64(0), index == count - i64(1)))
 
     def rows_of(self, block: Block) -> tuple[TirExpr, TirExpr]:
         """The first row of a block, and how many it has."""
@@ -277,3 +282,17 @@ def _part(total: TirExpr, index: TirExpr, parts: int) -> Share:
         return i64(0), total
     # Rounded up: the last share, which has the ragged rest to do besides, gets no more than the others.
     return ceil_div(total * index, parts), ceil_div(total * (index + i64(1)), parts)
+
+
+def _part_of_k(context: EmitContext, index: TirExpr, parts: int) -> Part:
+    """The ``index``-th of ``parts`` parts of k, in whole vectors and groups of steps that share a factor. Where k is
+    short the last ones are empty; these begin with 0, so that no operand is asked for what is past its end."""
+    k, late, unit = context.extent["k"], context.right.late(context), context.vectors.lanes
+    if late is not None and late.steps < late.depth:
+        unit = math.lcm(unit, late.steps)
+    length = ceil_div(k, parts * unit) * i64(unit)
+    first = I.Bind(index * length)
+    if isinstance(k, tirx.IntImm) and int(k) == parts * int(length):
+        return Part(index, first, length)
+    begin = I.Bind(tirx.Select(first < k, first, i64(0)))
+    return Part(index, begin, I.Bind(tirx.max(tirx.min(length, k - first), i64(0))))

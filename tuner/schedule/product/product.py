@@ -138,7 +138,7 @@ class Left:
     def row_stride(self, of: Estimate) -> Floats:
         """[kernels, shapes] bytes from a row to the next one where rows are read as they lie; 0: they are packed so
         that they do not fall on one set of a cache."""
-        stride = np.asarray(of.k * of.words.left_bytes)
+        stride = np.asarray(of.depth * of.words.left_bytes)
         return np.zeros_like(stride) if self.is_packed_ahead or self.packs_elements else stride
 
 

@@ -277,7 +277,7 @@ class PackedAtCall(PanelSource):
     def _slice(self, panel: Panel, chunk: Chunk) -> PackedSlice:
         if self.start is None:
             return PackedSlice(self.buffer, i64(0), chunk.first, self.context.kernel["nv"])
-        return PackedSlice(self.buffer, panel.index - self.start, i64(0), self.context.kernel["nv"])
+        return PackedSlice(self.buffer, panel.index - self.start, self.context.steps.first, self.context.kernel["nv"])
 
 
 @contextmanager
@@ -292,7 +292,7 @@ def panel_source(context: EmitContext, panels: Share, longest: TirExpr) -> Itera
         with right.room(context, i64(1), longest) as buffer:
             yield PackedAtCall(context, buffer)
     elif pack == AT_ONCE:
-        with right.room(context, panels[1] - panels[0], context.extent["k"]) as buffer:
+        with right.room(context, panels[1] - panels[0], context.steps.length) as buffer:
             yield PackedAtCall(context, buffer, panels[0])
     else:
         with right.in_copy(context) as source:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,11 +15,10 @@ from tuner.program.target import Target
 from tuner.schedule.function import KernelFunction
 from tuner.schedule.layout import Layout, PackLayout
 from tuner.schedule.loops.estimates import Floats
-from tuner.schedule.loops.shares import on_threads
 from tuner.schedule.product import axes, estimate
 from tuner.schedule.product.atom import imported
 from tuner.schedule.product.context import EmitContext, context_of
-from tuner.schedule.product.nest import Nest
+from tuner.schedule.product.parts import most_partial_bytes, multiply, split_axes
 from tuner.schedule.product.product import Product, can_hold_partial
 from tuner.schedule.rule import Extents, NoMatch, Rule, Tiles, matched
 from tuner.schedule.space import Axis, MicroKernel, SearchSpace
@@ -32,6 +31,8 @@ class ProductRule(Rule, Generic[Found]):
 
     rows: Sequence[int] = (axes.ROWS_IN_PLACE, axes.ROWS_PACKED)
     """Choices of the axis ``rows``."""
+    splits_k: ClassVar[bool] = True
+    """Whether threads may compute parts of k (parts.py)."""
 
     @abstractmethod
     def find(self, workload: Workload) -> Found | NoMatch:
@@ -45,6 +46,9 @@ class ProductRule(Rule, Generic[Found]):
         """The product that a workload is. Raises ValueError for a workload that the rule does not take."""
         return matched(workload, self.find(workload))
 
+    def workspace_bytes(self, task: SearchTask) -> int:
+        return most_partial_bytes(task, self.product(task.workload)) if self.splits_k else 0
+
     def space(self, task: SearchTask) -> SearchSpace:
         product, hardware = self.product(task.workload), task.known_target.hardware
         atoms = product.atoms(hardware)
@@ -56,6 +60,7 @@ class ProductRule(Rule, Generic[Found]):
             *axes.thread_axes(task.threads, product.has_batch),
             *axes.panel_axes(product.right.is_packed_ahead),
             *axes.atom_axes(atoms, is_optional=True),
+            *(split_axes(task, product) if self.splits_k else ()),
         )
         return SearchSpace(
             self.name,
@@ -95,7 +100,7 @@ class ProductRule(Rule, Generic[Found]):
 
     def write(self, context: EmitContext) -> None:
         """The body of a kernel."""
-        on_threads(context.task.threads, Nest(context).share)
+        multiply(context)
 
 
 def by_choice(

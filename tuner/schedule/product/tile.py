@@ -184,7 +184,12 @@ class VectorTile(Tile):
         rows = self.rows.places(self) if self.words.row_compensation else [None] * self.height
         for line, row in zip(self.slots, rows, strict=True):
             for v, slot in enumerate(line):
-                I.buffer_store(slot, self.words.start(self._compensation(row, v)), [self.every])
+                start = self.words.start(self._compensation(row, v))
+                if self.context.part is not None:
+                    # What compensates an offset does so for all of k: once.
+                    is_first = tirx.Broadcast(self.context.part.index == i64(0), self.lanes)
+                    start = tirx.Select(is_first, start, self.words.start(None))
+                I.buffer_store(slot, start, [self.every])
 
     def _compensation(self, row: TirExpr | None, v: int) -> TirExpr | None:
         """What stands in front of a row, or of the panel for vector ``v``."""
@@ -251,24 +256,30 @@ class VectorTile(Tile):
 
     def _in_groups(self, late: Late) -> None:
         """All steps of k, where those of a group share a factor that their sums are multiplied by."""
-        rows, whole, rest = self.rows.places(self), late.depth // late.steps, late.depth % late.steps
-        with I.serial(i64(0), i64(whole)) as number:
-            self._group(late, rows, Run(bound(number * i64(late.steps)), late.steps))
+        rows, length, steps = self.rows.places(self), self.chunk.length, i64(late.steps)
+        if self.context.part is not None and late.steps >= late.depth:
+            self._group(late, rows, Run(i64(0), length))
+            return
+        whole, rest = tirx.floordiv(length, steps), late.depth % late.steps
+        with I.serial(i64(0), whole) as number:
+            self._group(late, rows, Run(bound(number * steps), steps))
         if rest:
-            self._group(late, rows, Run(i64(whole * late.steps), rest))
+            has_rest = None if self.context.part is None else whole * steps < length
+            where(has_rest, lambda: self._group(late, rows, Run(whole * steps, i64(rest))))
 
     def _group(self, late: Late, rows: list[TirExpr], run: Run) -> None:
         """The totals after the steps of ``run``, which share a factor."""
         totals, unroll, (first, steps) = self.slots, self.kernel["ku"], (run.begin, run.length)
         self.slots = self._allocated()
         self.clear()
-        with I.serial(i64(0), i64(steps // unroll)) as turn:
+        turns = tirx.floordiv(steps, i64(unroll))
+        with I.serial(i64(0), turns) as turn:
             for u in range(unroll):
                 self._step(rows, run, first + turn * i64(unroll) + i64(u))
-        with I.serial(i64(steps // unroll * unroll), i64(steps)) as step:
+        with I.serial(turns * i64(unroll), steps) as step:
             self._step(rows, run, first + step)
         sums, self.slots = self.slots, totals
         for v in range(self.panel.vectors):
-            factor = I.Bind(late.factor(self.panel, first, v))
+            factor = I.Bind(late.factor(self.panel, self.chunk.first + first, v))
             for total, part in zip(totals, sums, strict=True):
                 self._add(total[v], part[v][self.every], factor)

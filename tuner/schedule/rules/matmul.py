@@ -27,6 +27,8 @@ The right operand is ``[k, n]`` or ``[n, k]``; all three may have a batch axis `
 ``group`` elements of k in one step, where there are instructions for several (tuner/schedule/product/atoms.py)
 ========  =====================================================================================================
 
+Where results may be few for the threads and k long, ``split_k`` is how many parts of k they compute (product/parts.py).
+
 No choice depends on a shape: registers, caches and the size of the code bound them.
 """
 
@@ -44,6 +46,7 @@ from tuner.schedule.product.atom import Atom
 from tuner.schedule.product.atoms import best_of_vectors
 from tuner.schedule.product.axes import AT_ONCE, BY_BLOCK, IN_PLACE
 from tuner.schedule.product.match.plain import Matrices, match
+from tuner.schedule.product.parts import split_axes
 from tuner.schedule.product.product import DTYPE, can_hold_partial
 from tuner.schedule.product.rule import ProductRule
 from tuner.schedule.rule import NoMatch
@@ -78,6 +81,7 @@ class Matmul(ProductRule[Matrices]):
             *engine.thread_axes(task.threads, product.has_batch),
             *engine.panel_axes(product.right.is_packed_ahead),
             *engine.atom_axes(atoms, is_optional=not product.right.is_packed_ahead),
+            *split_axes(task, product),
         )
 
         def checked(kernel: MicroKernel) -> None:

@@ -145,6 +145,7 @@ class Moe(ProductRule[Grouped]):
 
     name = "x86_grouped"
     rows = (ROWS_PACKED,)
+    splits_k = False
 
     def find(self, workload: Workload) -> Grouped | NoMatch:
         return match(workload)

@@ -74,7 +74,7 @@ def runs_of(chunk: Chunk, size: TirExpr) -> Iterator[tuple[TirExpr, TirExpr, Tir
     end = chunk.first + chunk.length
     with I.serial(tirx.truncdiv(chunk.first, size), tirx.truncdiv(end + size - i64(1), size)) as run:
         begin = run * size
-        if chunk.is_first is None:
+        if chunk.is_whole:
             first, length = begin, size
         else:
             first = bound_unless_known(tirx.max(begin, chunk.first))

@@ -52,6 +52,7 @@ from tuner.schedule.product.match.factors import is_contiguous
 from tuner.schedule.product.match.form import Form
 from tuner.schedule.product.match.groups import form_of, forms, forms_of
 from tuner.schedule.product.operands.image import Image
+from tuner.schedule.product.parts import most_partial_bytes, split_axes
 from tuner.schedule.product.product import DTYPE
 from tuner.schedule.product.rule import by_choice
 from tuner.schedule.rule import Extents, NoMatch, Rule, Tiles
@@ -83,13 +84,14 @@ class Conv(Rule):
         return found[0].roles
 
     def workspace_bytes(self, task: SearchTask) -> int:
-        """Bytes of a right operand that is gathered as a whole: all else is of one block."""
-        form = forms_of(task.workload)[-1]
+        """Bytes of a right operand that is gathered as a whole, and of sums over parts of k; all else is of a block."""
+        found = forms_of(task.workload)
+        form, sums = found[-1], max(0 if each.phases else most_partial_bytes(task, each.product) for each in found)
         if form.right.is_packed_ahead or not form.left.is_gathered:
-            return 0
+            return sums
         largest = task.workload.axis_sizes(task.largest_dims)
         sizes = form.by_role({axis: np.array([size]) for axis, size in largest.items()})
-        return int(4 * task.threads * sizes["k"][0] * sizes["n"][0])
+        return sums + int(4 * task.threads * sizes["k"][0] * sizes["n"][0])
 
     def space(self, task: SearchTask) -> SearchSpace:
         hardware, found = task.known_target.hardware, forms_of(task.workload)
@@ -104,6 +106,7 @@ class Conv(Rule):
             *atom_axes(atoms),
             *panel_axes(found[0].right.is_packed_ahead),
             Axis("join", "m and n hold all of their axes", tuple(sorted(int(form.joined) for form in found))),
+            *_split_axes(task, found),
         )
         # Once: to look a workload up takes longer than all the rest of a check.
         of_join = {int(form.joined): (form, form.product.atoms(hardware)) for form in found}
@@ -199,6 +202,12 @@ def _forced(values: Mapping[str, int], form: Form, atoms: Mapping[int, Atom]) ->
         yield "rows", 1, "rows={rows}: with join={join} no rows are windows of one image"
     elif values["rows"] == IN_IMAGE and atom.depth > 1:
         yield "rows", 1, "rows={rows}: a copy of an image has elements, group={group} words"
+
+
+def _split_axes(task: SearchTask, found: Sequence[Form]) -> tuple[Axis, ...]:
+    """Parts of k, which phases do not have."""
+    every = [split_axes(task, form.product) for form in found if not form.phases]
+    return min(every, key=len, default=())
 
 
 def _atoms(hardware: Hardware, found: Sequence[Form]) -> dict[int, Atom]:

@@ -37,6 +37,7 @@ from tuner.schedule.product.match.factors import Factors, dims_of, outer_role
 from tuner.schedule.product.match.form import Form
 from tuner.schedule.product.match.groups import form_of, viewed
 from tuner.schedule.product.nest import Nest
+from tuner.schedule.product.parts import multiply
 from tuner.schedule.space import MicroKernel
 from tuner.schedule.tir import I, TirExpr, i64, tirx
 from tuner.schedule.vector.memory import part_of
@@ -50,6 +51,9 @@ def write(task: SearchTask, kernel: MicroKernel, layouts: Mapping[str, Layout], 
         for number, own in enumerate(form.each)
     ]
     with imported(nests[0].context.words.atom):
+        if not form.phases:
+            multiply(nests[0].context)
+            return
         stretches = _stretches(task, form, function)
 
         def share(thread: TirExpr) -> None:

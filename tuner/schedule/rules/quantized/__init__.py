@@ -61,6 +61,7 @@ from tuner.schedule.product.axes import (
 from tuner.schedule.product.context import EmitContext
 from tuner.schedule.product.match.factors import factors_of, multiplied
 from tuner.schedule.product.match.plain import MatrixProduct, matrix_product, need_chain, need_dtypes, need_whole
+from tuner.schedule.product.parts import split_axes
 from tuner.schedule.product.product import can_hold_partial
 from tuner.schedule.product.rule import ProductRule
 from tuner.schedule.rule import Mismatch, NoMatch, need, pattern
@@ -98,6 +99,7 @@ class Quantized(ProductRule[MatrixProduct[Decoded]]):
             KernelAxis("pack", "panels are unpacked before they are used", (0, 1)),
             *thread_axes(task.threads, False),
             *panel_axes(is_packed_ahead=True),
+            *split_axes(task, product),
             KernelAxis("late", "shared factors are multiplied by sums", (0, 1) if product.right.grouped else (0,)),
         )
 

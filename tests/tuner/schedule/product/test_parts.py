@@ -1,0 +1,163 @@
+"""k in parts that threads compute: right for every kind of operand and every shape, offered where it can matter, and
+expected to help where it does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.compiled import built_problems, computes_with_denormals, loaded, problems, shortest
+from tests.contract.rule_samples import SAMPLES, sample_task
+from tests.contract.test_rule import RULE
+from tests.shares import chosen
+from tests.tuner.schedule.product import test_amx
+from tests.tuner.schedule.product.test_amx import unit  # noqa: F401
+from tuner.library.codegen import compile_candidate
+from tuner.program.job.task import SearchTask
+from tuner.program.language.shape_vars import ShapeVar
+from tuner.program.target import Target, native
+from tuner.schedule import Rule, extents_of, rules_of
+from tuner.schedule.product import parts
+from tuner.schedule.space import MicroKernel
+
+SKYLAKE = Target.from_json({"kind": "llvm", "mcpu": "skylake-avx512", "num-cores": 8})
+SPLIT = [(name, title) for name in ("x86_contraction", "x86_gathered", "x86_quantized") for title in SAMPLES[name]]
+QUICK = [
+    ("x86_contraction", "dense-int8"),
+    ("x86_contraction", "batch_matmul_nt"),
+    ("x86_gathered", "conv2d"),
+    ("x86_quantized", "int4-groups"),
+]
+
+
+@pytest.fixture
+def offered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts of any length are offered, as small shapes have them."""
+    monkeypatch.setattr(parts, "MIN_PART", 1)
+    monkeypatch.setattr(parts, "FEW_TILES", 10**6)
+
+
+def split_kernel(rule: Rule, task: SearchTask, seed: int = 0, of: int = 2, **values: int) -> MicroKernel:
+    """The shortest of some kernels whose threads have parts of k."""
+    space, random, found = rule.space(task), np.random.default_rng(seed), list[MicroKernel]()
+    for _ in range(20_000):
+        drawn = space.sample(random)
+        kernel = space.legal({**space.values_of(drawn), "tb": 1, "tn": 1, **values, "split_k": of})
+        if kernel is not None and all(kernel.get(axis) == value for axis, value in values.items()):
+            found.append(kernel)
+        if len(found) == 8:
+            break
+    return shortest(found)
+
+
+@pytest.mark.usefixtures("offered")
+@pytest.mark.parametrize("case", chosen(QUICK, SPLIT), ids="-".join)
+def test_sums_of_parts_are_right_at_every_shape(case: tuple[str, str]) -> None:
+    name, title = case
+    task = sample_task(SAMPLES[name][title], native(), 2)
+    rule = RULE[name]
+    if "split_k" not in {axis.name for axis in rule.space(task).axes}:
+        pytest.skip("a transposed convolution is cut into phases, which have no parts")
+    kernel = split_kernel(rule, task)
+    call = loaded(compile_candidate(task, kernel).binary)
+
+    @settings(max_examples=12, database=None, derandomize=True, deadline=None)
+    @given(st.fixed_dictionaries({symbol: st.integers(1, 40) for symbol in sorted(task.workload.symbols)}))
+    def hold(dims: dict[str, int]) -> None:
+        assert problems(task, kernel, call, [dims]) == []
+
+    hold()
+
+
+@pytest.mark.usefixtures("offered", "unit")
+@pytest.mark.parametrize("unit", ["emulated", "real"], indirect=True)
+@pytest.mark.parametrize("name", chosen(["split"], ["split", "batched", "convolution", "int8 by int8"]))
+def test_sums_of_parts_in_tiles_of_a_matrix_unit_are_right(name: str) -> None:
+    task = test_amx.task_of(name, threads=2)
+    depth = next(atom.depth for atom in test_amx.space_atoms(task) if atom.unit is not None)
+    kernel = split_kernel(rules_of(task)[0], task, group=depth)
+    assert built_problems(task, kernel, [dict.fromkeys(task.workload.symbols, size) for size in (1, 33)]) == []
+
+
+def task_of(threads: int = 2, target: Target = SKYLAKE, rows: int = 4, **args: Any) -> SearchTask:
+    return SearchTask(
+        "dense", {"m": "T", **args}, (ShapeVar("T", range(1, rows + 1)),), target=target, threads=threads
+    )  # fmt: skip
+
+
+def choices(task: SearchTask) -> tuple[int, ...]:
+    return next((axis.choices for axis in rules_of(task)[0].space(task).axes if axis.name == "split_k"), ())
+
+
+def test_it_is_offered_where_results_may_be_few_and_k_long() -> None:
+    assert choices(task_of(n=256, k=8192)) == (1, 2)
+    assert choices(task_of(threads=8, n=256, k=8192)) == (1, 2, 4, 8)
+    assert choices(task_of(threads=1, n=256, k=8192)) == ()
+    assert choices(task_of(n=4096, k=8192)) == ()
+    assert choices(task_of(n=256, k=768)) == ()
+    # Sums of parts would take more than what is allowed.
+    assert choices(task_of(rows=500_000, n=64, k=8192)) == ()
+
+
+def test_sums_of_parts_are_counted() -> None:
+    task = task_of(threads=8, n=250, k=8192)
+    assert rules_of(task)[0].workspace_bytes(task) == 8 * 4 * 256 * 4
+    assert rules_of(task.for_threads(1))[0].workspace_bytes(task.for_threads(1)) == 0
+
+
+def test_a_kernel_without_the_axis_is_that_of_one_part() -> None:
+    task = task_of(n=256, k=8192)
+    space = rules_of(task)[0].space(task)
+    kernel = rules_of(task)[0].default_kernel(task)
+    assert "split_k" not in dict(kernel.values)
+    assert space.values_of(kernel)["split_k"] == 1
+    assert space.kernel({**dict(kernel.values), "split_k": 1}) == kernel
+
+
+def test_what_a_workspace_holds_is_not_computed_with() -> None:
+    task = task_of(target=native(), n=40, k=1100)
+    kernel = split_kernel(rules_of(task)[0], task)
+    assert not computes_with_denormals(task, kernel, dict.fromkeys(task.workload.symbols, 3))
+
+
+def test_sums_do_not_depend_on_which_thread_was_first() -> None:
+    task = task_of(target=native(), rows=8, n=40, k=3000)
+    kernel = split_kernel(rules_of(task)[0], task)
+    call = loaded(compile_candidate(task, kernel).binary)
+    random = np.random.default_rng(0)
+    x = random.standard_normal((5, 3000), np.float32)
+    layout = rules_of(task)[0].layouts(task, kernel)["w"]
+    w, results = layout.pack(random.standard_normal((40, 3000), np.float32)), []
+    for _ in range(20):
+        out = np.full((5, 40), np.nan, np.float32)
+        call([x, w, out])
+        results.append(out)
+    assert all(np.array_equal(results[0], each) for each in results)
+
+
+def estimate(task: SearchTask, kernel: MicroKernel, rows: int) -> float:
+    shape = {task.shape_vars[0].name: rows}
+    return float(rules_of(task)[0].estimate_s(task, [kernel], extents_of(task.workload, [shape]))[0, 0])
+
+
+def test_theory_expects_more_of_parts_where_one_thread_would_do_all() -> None:
+    # One panel, read in order: the second thread has nothing to do.
+    few = task_of(n=16, k=2**17)
+    space, rule = rules_of(few)[0].space(few), rules_of(few)[0]
+    whole = space.legal({**space.values_of(rule.default_kernel(few)), "pack": 0, "nv": 1, "mr": 4})
+    assert whole is not None
+    split = space.legal({**dict(whole.values), "tn": 1, "split_k": 2})
+    assert split is not None
+    assert estimate(few, split, 4) < 0.7 * estimate(few, whole, 4)
+    # Two shares of the columns are as even as two parts of k, and have nothing to add up.
+    many = task_of(rows=256, n=512, k=1024)
+    space, rule = rules_of(many)[0].space(many), rules_of(many)[0]
+    whole = space.legal({**space.values_of(rule.default_kernel(many)), "nv": 2})
+    assert whole is not None
+    split = space.legal({**dict(whole.values), "tn": 1, "split_k": 2})
+    assert split is not None
+    assert estimate(many, split, 256) > estimate(many, whole, 256)
