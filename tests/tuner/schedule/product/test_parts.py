@@ -3,6 +3,7 @@ expected to help where it does."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from tests.compiled import built_problems, computes_with_denormals, loaded, problems, shortest
 from tests.contract.rule_samples import SAMPLES, sample_task
 from tests.contract.test_rule import RULE
+from tests.searching import EVOLUTION, measured_round
 from tests.shares import chosen
 from tests.tuner.schedule.product import test_amx
 from tests.tuner.schedule.product.test_amx import unit  # noqa: F401
@@ -20,9 +22,13 @@ from tuner.library.codegen import compile_candidate
 from tuner.program.job.task import SearchTask
 from tuner.program.language.shape_vars import ShapeVar
 from tuner.program.target import Target, native
-from tuner.schedule import Rule, extents_of, rules_of
+from tuner.schedule import Rule, extents_of, rule_of, rules_of, space_of
 from tuner.schedule.product import parts
 from tuner.schedule.space import MicroKernel
+from tuner.search.cost_model import PairCostModel
+from tuner.search.policy import TheorySettings
+from tuner.search.policy.evolutionary import EvolutionarySearch
+from tuner.search.policy.theory import theory_set
 
 SKYLAKE = Target.from_json({"kind": "llvm", "mcpu": "skylake-avx512", "num-cores": 8})
 SPLIT = [(name, title) for name in ("x86_contraction", "x86_gathered", "x86_quantized") for title in SAMPLES[name]]
@@ -161,3 +167,25 @@ def test_theory_expects_more_of_parts_where_one_thread_would_do_all() -> None:
     split = space.legal({**dict(whole.values), "tn": 1, "split_k": 2})
     assert split is not None
     assert estimate(many, split, 256) > estimate(many, whole, 256)
+
+
+def test_theory_alone_has_threads_share_k_where_there_is_one_panel() -> None:
+    task = task_of(n=48, k=8192)
+    model = PairCostModel(task)
+    best = theory_set(task, space_of(task), model, np.random.default_rng(0), TheorySettings(samples=200))
+    assert {kernel.get("split_k") for kernel in best} == {2}
+
+
+def test_a_search_finds_them_where_a_device_is_faster_so_than_theory_expects() -> None:
+    """Two shares of 256 columns are as even as two parts of k: this device alone can tell."""
+    task = task_of(n=256, k=8192)
+    policy = EvolutionarySearch(task, space_of(task), model := PairCostModel(task), 0, EVOLUTION)
+
+    def time(task: SearchTask, kernel: MicroKernel, shape: Mapping[str, int]) -> float:
+        expected = rule_of(kernel).estimate_s(task, [kernel], extents_of(task.workload, [shape]))
+        return float(expected[0, 0]) * (0.8 if kernel.get("split_k") > 1 else 1.0)
+
+    suggested = [each for _ in range(3) for each in measured_round(policy, model, 16, time, task)]
+    pairs = ((each.kernel, instance) for each in suggested for instance in each.instances)
+    fastest, _ = min(pairs, key=lambda pair: time(task, pair[0], pair[1].shape))
+    assert fastest.get("split_k") == 2
