@@ -62,11 +62,15 @@ static int sw_serially(sw_part part, void *data, int count) {
 
 #if SW_THREADS > 1
 // One job at a time; whoever calls while it runs computes alone. The caller takes part, so a pool that has no threads,
-// as after a fork between two calls, is still right.
+// as after a fork between two calls, is still right. Threads wait for the next job, and the caller for the last part, some
+// tens of microseconds before they sleep: to be woken takes as long as a short call.
+enum { SW_YIELDS = 300 };
 static struct {
   pthread_mutex_t busy, lock;
   pthread_cond_t work, done;
-  int started, next, count, finished, failed;
+  int started, next, count, failed;
+  _Atomic int finished;
+  _Atomic unsigned job;
   sw_part part;
   void *data;
 } sw_pool = {.busy = PTHREAD_MUTEX_INITIALIZER, .lock = PTHREAD_MUTEX_INITIALIZER,
@@ -92,7 +96,11 @@ static void *sw_work(void *unused) {
   pthread_mutex_lock(&sw_pool.lock);
   for (;;) {
     sw_take_part();
-    pthread_cond_wait(&sw_pool.work, &sw_pool.lock);
+    unsigned job = sw_pool.job;
+    pthread_mutex_unlock(&sw_pool.lock);
+    for (int i = 0; i < SW_YIELDS && sw_pool.job == job; i++) sched_yield();
+    pthread_mutex_lock(&sw_pool.lock);
+    while (sw_pool.job == job) pthread_cond_wait(&sw_pool.work, &sw_pool.lock);
   }
   return NULL;
 }
@@ -116,8 +124,12 @@ static int sw_launch(sw_part part, void *data, int count) {
   if (!sw_pool.started) sw_start();
   sw_pool.part = part, sw_pool.data = data, sw_pool.count = count;
   sw_pool.next = sw_pool.finished = sw_pool.failed = 0;
+  sw_pool.job++;
   pthread_cond_broadcast(&sw_pool.work);
   sw_take_part();
+  pthread_mutex_unlock(&sw_pool.lock);
+  for (int i = 0; i < SW_YIELDS && sw_pool.finished < count; i++) sched_yield();
+  pthread_mutex_lock(&sw_pool.lock);
   while (sw_pool.finished < count) pthread_cond_wait(&sw_pool.done, &sw_pool.lock);
   int failed = sw_pool.failed;
   pthread_mutex_unlock(&sw_pool.lock);
