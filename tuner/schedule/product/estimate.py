@@ -79,7 +79,7 @@ def features(
         *(value for name, value in result.of.items() if name not in ("group", "panel", "split_k")),
         result.mr * result.nv,
         # Every workload has these, whether its kernels have the axis or not: searches learn from each other.
-        np.log2(result.groups), np.log2(result.words.left_bytes), np.log2(result.words.right_bytes),
+        np.log2(result.of["group"]), np.log2(result.words.left_bytes), np.log2(result.words.right_bytes),
     ]  # fmt: skip
     return np.stack(np.broadcast_arrays(*columns, terms.total)[:-1], axis=2).astype(np.float32)
 
@@ -137,8 +137,7 @@ class Estimate:
         self.by_dots = np.equal(self.of["pack"], -1 if along_k is None else along_k)
         self.nr = self.nv * np.where(self.by_dots, 1, self.lanes)
         self.m, self.n, self.k = (np.asarray(extents[axis], np.float64)[None, :] for axis in "mnk")
-        self.groups = self.of["group"]
-        self.words = Words(product, self.groups, hardware, self.rates)
+        self.words = Words(product, self.of["group"], hardware, self.rates)
         # In words from here on.
         self.depth = np.ceil(self.k / self.words.group)
         product.right.widen(self)
@@ -200,8 +199,7 @@ class Estimate:
         exposed = unaided + (c.ahead_exposed - unaided) * np.minimum(reach, 1.0)
         stream = stream * (1 + c.too_soon * np.maximum(reach - 1, 0.0))
         busy = np.maximum(compute, stream) + exposed * np.minimum(compute, stream)
-        total = self.batch * (busy + output + packing) + c.call + (c.fork if self.task.threads > 1 else 0.0)
-        total = total + np.where(self.parts > 1, self._sums(), 0.0)
+        total = self.batch * (busy + output + packing) + c.call + self._together()
         useful = self.batch * self.m * self.n * self.depth / self.lanes / self.fma_per_cycle / self.task.threads
         shape = np.broadcast_shapes(total.shape, useful.shape)
         parts = (compute, stream, output, packing, total, np.maximum(useful, 1.0))
@@ -271,10 +269,11 @@ class Estimate:
         share = np.clip(2 * (in_set / ways - 1), 0.0, 1.0)
         return np.asarray(np.where((self.of["rows"] == 0) & (stride > 0), share, 0.0))
 
-    def _sums(self) -> Floats:
-        """Sums over parts of k come from the caches of other threads once all have come, and are added up."""
+    def _together(self) -> Floats:
+        """Waking threads; and once more for sums over parts of k, which come from other threads' caches."""
         c, results = self.rates, self.products * self.m * np.ceil(self.n / self.lanes) / self.task.threads
-        return np.asarray(c.fork + results * (self.parts * self.lanes * REGISTER_BYTES / c.l3_bytes + c.store))
+        sums = c.fork + results * (self.parts * self.lanes * REGISTER_BYTES / c.l3_bytes + c.store)
+        return np.where(self.parts > 1, sums, 0.0) + (c.fork if self.task.threads > 1 else 0.0)
 
     # -- memory ---------------------------------------------------------------------------------------------------
     def _stream(self) -> Floats:
