@@ -20,11 +20,13 @@ from tuner.program.language.dims import DimExpr
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-MAX_DEPTH = 24
+MAX_DEPTH = 32
 TOLERATED_REGRET = 0.002
 """Mean loss that a subtree may cost before it is worth its comparisons: of regret alone if no regret is large."""
 MAX_LEAVES = 256
 """Leaves of a whole tree: where more would be needed, the latencies are noisier than the tolerance is fine."""
+LENIENCY = 1.25
+"""How much more is tolerated, again and again, of a tree with too many leaves."""
 COUNTS_TWICE = 0.03
 """A regret counts as itself and its square over this."""
 UNSPLIT = 0.25
@@ -47,7 +49,7 @@ def fit(dims: Sequence[str], points: Ints, latency_s: Floats, features: Sequence
     every, tolerated = np.arange(len(points)), (1 - UNSPLIT) * TOLERATED_REGRET
     grown, by_name = _grow(each, every, loss, MAX_DEPTH), dict(zip(names, columns, strict=True))
     while leaves(tree := _pruned(grown, by_name, every, loss, tolerated)[0]) > MAX_LEAVES:
-        tolerated *= 2
+        tolerated *= LENIENCY
     return tree
 
 
