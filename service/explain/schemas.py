@@ -74,6 +74,7 @@ class ExplainedTask(BaseModel):
     symbols: dict[str, str]
     operands: list[OperandOut]
     target: str
+    cache: str
     rule: str
     rule_version: int
     why: str

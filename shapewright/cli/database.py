@@ -166,7 +166,14 @@ def _unused(url: str) -> AbstractContextManager[Any]:
 
 def _stale_row(result: StaleKnowledge) -> tuple[object, ...]:
     key, target = result.workload_key, result.target_fingerprint
-    return (key, target, result.threads, result.reason, result.count, f"{result.detail} ({result.label})")
+    return (
+        key,
+        target,
+        result.threads,
+        result.reason,
+        result.count,
+        f"{result.detail}{result.cache.note} ({result.label})",
+    )
 
 
 def _prunable_text(result: Prunable) -> str:

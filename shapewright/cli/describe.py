@@ -8,6 +8,7 @@ from typing import Any
 from shapewright.cli.outcomes import NOTHING, OUTCOME_COLUMNS, outcome_rows
 from shapewright.cli.output import table, yes_no
 from tuner.durations import format_duration
+from tuner.program.job.cache import Cache
 from tuner.search.outcome import Outcome, total_of
 from tuner.search.summary import PAST_SEARCH, JobSummary, SearchSummary
 
@@ -22,6 +23,8 @@ def described(job: Mapping[str, Any]) -> str:
     """Its facts, what its searches came to, and a line for each of its search tasks and for their total."""
     summaries = JobSummary.from_json(job["summary"]).tasks
     facts = [(name.removesuffix("_at"), str(job[name])) for name in FACTS if job[name] not in (None, "")]
+    caches = sorted({task["cache"] for task in job["tasks"]} - {Cache.WARM.value})
+    facts += [("caches", ", ".join(caches))] if caches else []
     facts.append(("trials", trials(job, list(summaries.values()))))
     outcome = _outcome(job, summaries)
     facts += [("objective", format_duration(outcome.objective_s))] if outcome.objective_s is not None else []

@@ -9,6 +9,7 @@ import click
 
 from shapewright.cli import options
 from shapewright.cli.output import as_json, emit, table
+from tuner.program.job.cache import Cache
 
 if TYPE_CHECKING:
     from tuner.program.job.task import SearchTask
@@ -56,6 +57,7 @@ def _explanation(task: dict[str, Any]) -> str:
     return "\n".join(
         [
             f"{takers} take{'s' * (len(task['rules']) == 1)} {task['workload']}  ({task['workload_key']})",
+            *([] if task["cache"] == Cache.WARM else [f"timed with caches {task['cache']}"]),
             *(f"    {rule['name']} version {rule['version']}: {rule['why']}" for rule in task["rules"]),
             "computed:",
             *(f"    {stage}" for stage in task["program"].splitlines()),

@@ -200,7 +200,12 @@ def test_jobs_lists_by_state_and_show_tells_everything(shapewright: Shapewright,
     shown = shapewright("show", job_id, "--json").json
     assert shown["spec"]["name"] == "small"
     assert len(shown["tasks"]) == 1
-    assert "dense(m=16*T, n=64, k=32)" in shapewright("show", job_id).out
+    text = shapewright("show", job_id).out
+    assert "dense(m=16*T, n=64, k=32)" in text
+    assert "caches" not in text
+    job_file.write_text(job_file.read_text() + "\ncache: cold\n")
+    cold = shapewright("submit", job_file, "--json").json["job_id"]
+    assert any(line.split() == ["caches", "cold"] for line in shapewright("show", cold).out.splitlines())
 
 
 def test_show_is_for_people(shapewright: Shapewright, bed: Bed, job_file: Path) -> None:

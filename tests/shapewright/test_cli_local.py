@@ -47,6 +47,9 @@ def test_explain_names_the_rule_why_and_the_space(shapewright: Shapewright, job_
     assert f"{task['size']:,} points" in text
     assert "`" not in text
     assert all(axis["shown"] in text for axis in task["axes"])
+    assert "caches" not in text
+    job_file.write_text(job_file.read_text() + "cache: streamed\n")
+    assert "timed with caches streamed" in shapewright("explain", job_file).out
     assert {axis["name"]: axis["shown"] for axis in task["axes"]}["mr"] == "m_tile"
 
 

@@ -58,6 +58,7 @@ def explained(task: SearchTask) -> dict[str, Any]:
             for each in task.workload.operands
         ],
         "target": task.known_target.fingerprint,
+        "cache": task.cache.value,
         "rule": rules[0].name,
         "rule_version": rules[0].version,
         # A rule's module says in its first line which pattern it knows.

@@ -74,3 +74,17 @@ def test_a_workload_on_several_targets_tells_them_apart(api: TestClient, storage
     page = api.get(f"/workloads/{rows[0].workload_key}").text
     for row in rows:
         assert f"<h3><code>{row.target_fingerprint}</code>" in page
+
+
+def test_libraries_for_caches_in_several_states_are_told_apart(api: TestClient, storage: Storage) -> None:
+    warm, streamed = new_library(storage), new_library(storage, cache="streamed")
+    page = api.get(f"/workloads/{warm.key}").text
+    for library, state in ((warm, "warm"), (streamed, "streamed")):
+        assert library.digest[:12] in page
+        assert f"shapewright pull {warm.key} --target {warm.target} --cache {state} -o library" in page
+    assert "1 thread, caches streamed</h3>" in page
+    assert (
+        '<dt title="How its timed calls found their operands">Caches</dt><dd>streamed</dd>'
+        in api.get(f"/jobs/{streamed.job_id}").text
+    )
+    assert "How its timed calls" not in api.get(f"/jobs/{warm.job_id}").text, "warm ones go without saying"

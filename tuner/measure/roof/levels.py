@@ -9,17 +9,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from tuner.measure.roof import READ_ACCUMULATORS, READ_BYTES, aligned, peak_call, peak_work
+from tuner.measure.roof import READ_ACCUMULATORS, aligned, peak_call, peak_work
 from tuner.measure.roof.issue import measure_issue
 from tuner.measure.tensors import tensor_of
+from tuner.measure.timing.caches import flush_arrays, flushed
 from tuner.measure.timing.protocol import Timer, sampling
 from tuner.program.target import Target
 from tuner.program.target.calibration import Level, Levels
 
+MEMORY = "memory"
 SHARE = 0.5
 """The share of a level that is read at a time: it also holds what else the machine does."""
-BEYOND, MAX_BYTES = 4, 2**28
-"""The buffer that memory is read in, in sizes of the last cache, and its largest size: of all threads together."""
+FLUSHED_BYTES = 2**26
+"""What memory is read in, by all threads together. It is flushed from the caches before, whatever they hold: some have
+half a gigabyte."""
 CALL_BYTES = 2**23
 """The least bytes that one call reads: starting it must take no time beside."""
 
@@ -40,17 +43,14 @@ class Sweep:
 
 
 def sweeps(target: Target, threads: int) -> tuple[Sweep, ...]:
-    """One of each level, the nearest first. A third level that holds little more than the second ones is left out, and
-    memory where MAX_BYTES may fit into caches."""
+    """One of each level, the nearest first. A third level that holds little more than the second ones is left out."""
     hardware = target.hardware
     own = {"L1": SHARE * hardware.l1d_bytes, "L2": SHARE * hardware.l2_bytes}
     of_thread = {name: each for name, each in own.items() if name == "L1" or each > hardware.l1d_bytes}
     shared = SHARE * hardware.l3_bytes / threads
     if shared > 2 * hardware.l2_bytes:
         of_thread["L3"] = shared
-    memory = max(READ_BYTES, BEYOND * hardware.l3_bytes)
-    if min(memory, MAX_BYTES) >= 2 * hardware.l3_bytes:
-        of_thread["memory"] = min(memory, MAX_BYTES) / threads
+    of_thread[MEMORY] = FLUSHED_BYTES / threads
     return tuple(_sweep(name, each, target, threads) for name, each in of_thread.items())
 
 
@@ -72,11 +72,12 @@ def measure_levels(module: Any, target: Target, threads: int, timer: Timer) -> L
 
 def _level(module: Any, sweep: Sweep, target: Target, threads: int, timer: Timer) -> Level:
     lanes, function = target.hardware.lanes(), module[sweep.name]
-    source = tensor_of(aligned((threads, sweep.rows, READ_ACCUMULATORS, lanes), 1.0))
+    read = aligned((threads, sweep.rows, READ_ACCUMULATORS, lanes), 1.0)
+    source, flush = tensor_of(read), flush_arrays([read]) if sweep.level == MEMORY else None
     out = tensor_of(aligned((threads, READ_ACCUMULATORS, lanes), 0.0))
 
     def call() -> object:
         return function(source, out)
 
-    timed = timer.best(call, sampling(call))
+    timed = timer.best(flushed(call, flush), sampling(call, flush))
     return Level(sweep.level, sweep.bytes, sweep.bytes * sweep.turns / timed.latency_s)

@@ -24,11 +24,14 @@ def flush_of(task: SearchTask, inputs: Callable[[str], Array], outputs: Sequence
         return None
     names = [tensor.name for tensor in task.workload.inputs if tensor.constant or task.cache is Cache.COLD]
     chosen = [*map(inputs, names), *(outputs if task.cache is Cache.COLD else ())]
-    if not chosen:
-        return None
+    return flush_arrays(chosen) if chosen else None
+
+
+def flush_arrays(arrays: Sequence[Array]) -> Flush:
+    """Brings these out of all caches."""
     import tvm_ffi  # noqa: PLC0415  (loads a native library)
 
-    flush, tensors = tvm_ffi.get_global_func(FLUSH), list(map(tensor_of, chosen))
+    flush, tensors = tvm_ffi.get_global_func(FLUSH), list(map(tensor_of, arrays))
     return lambda: flush(None, *tensors)
 
 

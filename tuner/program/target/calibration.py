@@ -10,7 +10,7 @@ from tuner.program.language.workload import JsonObject
 from tuner.program.target import Target
 from tuner.program.target.rates import Rates, positive_numbers
 
-VERSION = 4
+VERSION = 5
 """Names the probes, the fit and the theory that is fitted. A change of any of them takes another: what was measured
 for an earlier one is made again."""
 
@@ -22,7 +22,8 @@ class Level:
     name: str
     """``L1``, ``L2``, ``L3`` or ``memory``."""
     bytes: int
-    """What was read again and again: less than the level holds, more than the one before."""
+    """What was read: of a cache again and again, less than it holds, more than the one before; of memory what had been
+    flushed from all caches."""
     bytes_per_s: float
 
 

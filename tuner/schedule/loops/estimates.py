@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.errors import IllegalKernel
+from tuner.program.job.cache import Cache
 from tuner.program.job.task import SearchTask
 from tuner.program.language.dtypes import DTYPES
-from tuner.program.language.expr import TRANSCENDENTAL, Call, Expr
+from tuner.program.language.expr import TRANSCENDENTAL, Call, Expr, axes_of
 from tuner.program.language.notation import Stage
 from tuner.program.language.workload import Workload
 from tuner.program.target import Target
@@ -77,8 +78,9 @@ class LoopRule(Rule, Generic[Found]):
         return next(kernel for kernel in map(space.legal, nearest) if kernel is not None)
 
     def estimate_s(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float64]:
-        found = self.found(task)
-        return np.stack([self.cycles(task, found, kernel, extents) for kernel in kernels]) / task.rates.clock_hz
+        found, flushed = self.found(task), flushed_cycles(task, extents)
+        each = [self.cycles(task, found, kernel, extents) + flushed for kernel in kernels]
+        return np.stack(each) / task.rates.clock_hz
 
     def features(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float32]:
         return feature_table(
@@ -137,6 +139,27 @@ def stream_rate(task: SearchTask, size: Floats) -> Floats:
     rates, hardware = task.rates, task.known_target.hardware
     in_l2, in_l3 = size < hardware.l2_bytes, size < hardware.l3_bytes
     return np.where(in_l2, rates.l2_bytes, np.where(in_l3, rates.l3_bytes, rates.memory_bytes))
+
+
+def is_flushed(task: SearchTask, is_constant: bool) -> bool:
+    """Whether calls find such an operand in memory, by the task's protocol."""
+    return task.cache is Cache.COLD or (task.cache is Cache.STREAMED and is_constant)
+
+
+def flushed_cycles(task: SearchTask, extents: Extents) -> Floats | float:
+    """[shapes] cycles that a call waits for operands that come from memory, beyond what they would take from the level
+    that holds them all. An operand counts at every point of the axes that index it."""
+    workload, program = task.workload, task.workload.program
+    if task.cache is Cache.WARM:
+        return 0.0
+    read = {each.tensor: tuple(axes_of(each)) for each in program.reads if each.tensor in program.inputs}
+    places = [(name, axes) for name, axes in read.items() if is_flushed(task, name in workload.constants)]
+    if is_flushed(task, is_constant=False):
+        places += [(stage.tensor, stage.axes) for stage in program.stages if stage.tensor in program.outputs]
+    if not places:
+        return 0.0
+    size = bytes_at(places, workload, extents)
+    return np.maximum(size / task.rates.memory_bytes - size / stream_rate(task, size), 0.0) / task.threads
 
 
 def roofline(task: SearchTask, work: Floats, moved: Floats, parts: Floats | int, slower: Any = 1.0) -> Floats:

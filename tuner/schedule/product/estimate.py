@@ -10,6 +10,8 @@ what is done besides:
   each panel if the block does not stay in L2; prefetching hides more of that behind the computing;
 - besides: the traffic of the output (once more for each further chunk of k), packing, launching, waking threads.
 
+What the task's protocol flushes from the caches between calls comes from memory the first time.
+
 Threads take contiguous shares of batches, tiles and panels; the largest share counts (ceil(tiles / threads)). The
 rates are those of the task: fitted to the device (docs/decisions/0046), or once to random micro-kernels elsewhere
 (docs/decisions/0007). A change of a formula here takes another version of calibrations
@@ -29,7 +31,7 @@ from tuner.program.language.dtypes import DTYPES
 from tuner.program.target import Hardware
 from tuner.program.target.rates import Rates
 from tuner.schedule.layout import LINE_BYTES
-from tuner.schedule.loops.estimates import Floats
+from tuner.schedule.loops.estimates import Floats, is_flushed
 from tuner.schedule.product.atom import Atom
 from tuner.schedule.product.axes import OF_VECTORS
 from tuner.schedule.product.product import Product
@@ -284,6 +286,9 @@ class Estimate:
         is_wide = (self.nb > 1) & (self.strip_bytes > 0.8 * l2)
         times = np.where(is_wide, np.maximum(self.tiles, 1), self.blocks)
         cycles = np.where(stays, right / c.l2_bytes, times * right / c.l3_bytes)
+        columns = self.product.right
+        if is_flushed(self.task, columns.is_packed_ahead) and not columns.is_made_in_call:
+            cycles = cycles + np.maximum(right / c.memory_bytes - right / np.where(stays, c.l2_bytes, c.l3_bytes), 0.0)
         if not self.product.right.is_packed_ahead:
             # Rows of the operand lie n elements apart: a new page for each step of k once they are long.
             cycles = cycles * np.where(self.of["pack"] > 0, 1.0, np.where(self.n * 4 > 2048, 2.0, 1.2))
@@ -291,11 +296,15 @@ class Estimate:
         left = self.rows * self.k * self.words.left_bytes
         again = self.block_bytes + 2 * self.strip_bytes > 0.8 * l2
         passes = np.where(again, self.strips + (self.ragged > 0), 1.0)
+        if is_flushed(self.task, self.product.left.is_packed_ahead):
+            cycles = cycles + np.maximum(left / c.memory_bytes - left / c.l3_bytes, 0.0)
         return np.asarray(cycles + passes * left / c.l3_bytes)
 
     def _output(self) -> Floats:
-        """Stores are part of the tiles; what counts here is that further chunks of k read the output again."""
+        """Stores are part of the tiles; what counts here is that further chunks of k read the output again, and that a
+        cold one is read before it is written."""
         c = self.rates
-        again = self.rows * self.columns * 4
-        again = again / np.where(again < self.hardware.l2_bytes, c.l2_bytes, c.l3_bytes)
-        return np.asarray((self.chunks - 1) * again)
+        size = self.rows * self.columns * 4
+        again = size / np.where(size < self.hardware.l2_bytes, c.l2_bytes, c.l3_bytes)
+        first = size / c.memory_bytes if is_flushed(self.task, is_constant=False) else 0.0
+        return np.asarray((self.chunks - 1) * again + first)

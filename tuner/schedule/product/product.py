@@ -159,6 +159,8 @@ class Right:
     dtype: str
     is_packed_ahead: bool
     lies_along_n: bool
+    is_made_in_call: ClassVar[bool] = False
+    """Whether the call itself makes it, so that the caches have it."""
 
     def step(self, context: EmitContext, step: TirExpr) -> Place:
         """One step of k, along n, where columns are read as they lie; or one column, along k, if that is how."""

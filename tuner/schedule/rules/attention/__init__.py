@@ -20,7 +20,14 @@ from tuner.program.job.task import SearchTask
 from tuner.program.language.workload import Workload
 from tuner.program.target import Target
 from tuner.schedule.function import KernelFunction
-from tuner.schedule.loops.estimates import Floats, call_cycles, feature_table, thread_speedup, volume
+from tuner.schedule.loops.estimates import (
+    Floats,
+    call_cycles,
+    feature_table,
+    flushed_cycles,
+    thread_speedup,
+    volume,
+)
 from tuner.schedule.product.axes import default_tile
 from tuner.schedule.rule import Extents, NoMatch, Rule, Tiles
 from tuner.schedule.rules.attention.chain import Chain
@@ -149,6 +156,7 @@ class _Estimate:
 
     def __init__(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> None:
         self.task, self.chain, self.hardware = task, chain_of(task.workload), task.known_target.hardware
+        self.flushed = flushed_cycles(task, extents)
         self.of = {name: np.array([[float(kernel[name])] for kernel in kernels]) for name, _ in kernels[0].values}
         self.rates, self.lanes, self.mr = task.rates, self.hardware.lanes(), self.of["mr"]
         self.nr = self.of["nv"] * self.lanes
@@ -202,7 +210,8 @@ class _Estimate:
         in_place = self.i * vectors * self.lanes * each
         scores = np.where(self.of["pack"] > 0, self._packed(), in_place)
         work = self.batch * (scores + softmax + self._values())
-        return np.asarray(work / thread_speedup(self.batch * self.blocks, self.task.threads) + call_cycles(self.task))
+        shared = work / thread_speedup(self.batch * self.blocks, self.task.threads)
+        return np.asarray(shared + self.flushed + call_cycles(self.task))
 
     def _step(self, vectors: Floats) -> Floats:
         """One step of a register tile: arithmetic, loads, or the latency of its accumulators."""

@@ -61,7 +61,7 @@ class PointColumns(Right):
     """Panels of transformed tiles: [points * panels, channels, columns]."""
 
     dtype: str = DTYPE
-    is_packed_ahead = lies_along_n = True
+    is_packed_ahead = lies_along_n = is_made_in_call = True
 
 
 @dataclass(frozen=True)
