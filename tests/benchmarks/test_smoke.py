@@ -8,7 +8,7 @@ import sys
 import pytest
 
 SCRIPTS = (
-    "kernels", "models", "operators", "overhead", "policies", "service", "theory", "unknown_machine",
+    "kernels", "models", "operators", "overhead", "policies", "regret", "service", "theory", "unknown_machine",
     "workers",
 )  # fmt: skip
 

@@ -30,10 +30,11 @@ LENIENCY = 1.25
 COUNTS_TWICE = 0.03
 """A regret counts as itself and its square over this."""
 UNSPLIT = 0.25
-"""The share of what is tolerated that points may lose which are split no further; the rest is for pruning."""
+"""The share of what is tolerated that points may lose which are split no further. As large a share is divided among as
+many leaves as there may be, however few their points are; the rest is for pruning."""
 MAX_FEATURES = 48
 """Features that a tree is fitted to."""
-LARGE, LARGE_LOSS = 0.06, 20.0
+LARGE, LARGE_LOSS = 0.05, 50.0
 """A regret above the first counts for the second more."""
 
 
@@ -46,8 +47,9 @@ def fit(dims: Sequence[str], points: Ints, latency_s: Floats, features: Sequence
     names = (*dims, *features)
     columns = _columns(names, dims, points)
     each = [_Column(name, values) for name, values in zip(names, columns, strict=True)]
-    every, tolerated = np.arange(len(points)), (1 - UNSPLIT) * TOLERATED_REGRET
-    grown, by_name = _grow(each, every, loss, MAX_DEPTH), dict(zip(names, columns, strict=True))
+    every, tolerated = np.arange(len(points)), (1 - 2 * UNSPLIT) * TOLERATED_REGRET
+    spare = UNSPLIT * TOLERATED_REGRET * len(points) / MAX_LEAVES
+    grown, by_name = _grow(each, every, loss, spare, MAX_DEPTH), dict(zip(names, columns, strict=True))
     while leaves(tree := _pruned(grown, by_name, every, loss, tolerated)[0]) > MAX_LEAVES:
         tolerated *= LENIENCY
     return tree
@@ -114,17 +116,17 @@ class _Column:
         return there, count[there].cumsum(), sums[there].cumsum(axis=0)
 
 
-def _grow(columns: Sequence[_Column], at: Ints, loss: Floats, depth: int) -> Tree:
+def _grow(columns: Sequence[_Column], at: Ints, loss: Floats, spare: float, depth: int) -> Tree:
     """Split until one kernel is good enough for all points: pruning then sees splits that pay only together. ``at``
-    are the points that get here, ``loss`` is theirs."""
+    are the points that get here, ``loss`` is theirs; ``spare``: what is no loss, however few they are."""
     best = int(loss.sum(axis=0).argmin())
-    if depth == 0 or loss[:, best].sum() <= UNSPLIT * TOLERATED_REGRET * len(loss):
+    if depth == 0 or loss[:, best].sum() <= max(spare, UNSPLIT * TOLERATED_REGRET * len(loss)):
         return Leaf(best)
     if (split := _best_split(columns, at, loss)) is None:
         return Leaf(best)
     column, code, at_most = split
     below = column.codes[at] <= code
-    then, otherwise = (_grow(columns, at[here], loss[here], depth - 1) for here in (below, ~below))
+    then, otherwise = (_grow(columns, at[here], loss[here], spare, depth - 1) for here in (below, ~below))
     return Node(column.name, at_most, then, otherwise)
 
 
