@@ -54,6 +54,14 @@ FAULTS = (
         "schedule/test_golden.py",
     ),
     Fault(
+        "code: the last part of k is not added",
+        "tuner/schedule/**/parts.py",
+        "for part in range(int(self.sums.shape[0]))",
+        "for part in range(int(self.sums.shape[0]) - 1)",
+        "product/test_parts.py",
+        "dense-int8",
+    ),
+    Fault(
         "theory: a ragged rest of rows costs what whole tiles cost",
         "tuner/schedule/**/estimate.py",
         'rest = np.where(self.of["tail"] > 0, self.rest,',

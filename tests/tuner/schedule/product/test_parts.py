@@ -60,15 +60,31 @@ def split_kernel(rule: Rule, task: SearchTask, seed: int = 0, of: int = 2, **val
     return shortest(found)
 
 
+def longer(sample: Mapping[str, Any]) -> dict[str, Any]:
+    """A sample whose k has a second part, in words of several elements, too."""
+    where = "args" if "args" in sample else "extents"
+    sizes = dict(sample[where])
+    return {**sample, where: sizes | ({"k": sizes["k"] + 100} if isinstance(sizes.get("k"), int) else {})}
+
+
 @pytest.mark.usefixtures("offered")
 @pytest.mark.parametrize("case", chosen(QUICK, SPLIT), ids="-".join)
 def test_sums_of_parts_are_right_at_every_shape(case: tuple[str, str]) -> None:
     name, title = case
-    task = sample_task(SAMPLES[name][title], native(), 2)
-    rule = RULE[name]
+    task, rule = sample_task(longer(SAMPLES[name][title]), native(), 2), RULE[name]
     if "split_k" not in {axis.name for axis in rule.space(task).axes}:
         pytest.skip("a transposed convolution is cut into phases, which have no parts")
-    kernel = split_kernel(rule, task)
+    hold_everywhere(task, split_kernel(rule, task))
+
+
+@pytest.mark.usefixtures("offered")
+@pytest.mark.parametrize("title", chosen(["int4-two-scales"], ["int4", "int4-groups", "int4-two-scales"]))
+def test_parts_are_cut_where_groups_of_weights_end(title: str) -> None:
+    task, rule = sample_task(longer(SAMPLES["x86_quantized"][title]), native(), 2), RULE["x86_quantized"]
+    hold_everywhere(task, split_kernel(rule, task, late=1, pack=0, kc=0))
+
+
+def hold_everywhere(task: SearchTask, kernel: MicroKernel) -> None:
     call = loaded(compile_candidate(task, kernel).binary)
 
     @settings(max_examples=12, database=None, derandomize=True, deadline=None)
