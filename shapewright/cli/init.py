@@ -35,6 +35,7 @@ shape_vars:
 
 target: native          # the CPU of the device; or as in {{kind: llvm, mcpu: sapphirerapids, num-cores: 2}}
 threads: 1              # of a kernel
+# cache: warm           # what timed calls find in the caches; cold: nothing; streamed: no weights, as in a model
 # device: local         # the key that the device registered with
 # policy: evolutionary  # what chooses the trials: {policies}
 

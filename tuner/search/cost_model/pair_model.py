@@ -22,7 +22,7 @@ from tuner.program.job.build import workload_from_json
 from tuner.program.job.task import SearchTask
 from tuner.program.language.workload import ShapeVar
 from tuner.program.target.rates import Rates
-from tuner.records import MeasureResult, speed_correction
+from tuner.records import MeasureResult, cache_of, speed_correction
 from tuner.schedule import NoMatch, by_rule, extents_of, is_current, rule_of, rules_of
 from tuner.schedule.space import MicroKernel, SearchSpace
 from tuner.search.cost_model import refit
@@ -219,7 +219,10 @@ def _similar_task(warm: WarmRecord, like: SearchTask) -> _Similar | None:
     record, target = warm.record, warm.target or like.known_target
     workload = workload_from_json(warm.workload)
     variables = tuple(ShapeVar(name, (value,)) for name, value in record.result.instance.values)
-    task = SearchTask(workload, shape_vars=variables, instances=None, target=target, threads=record.threads)
+    task = SearchTask(
+        workload, shape_vars=variables, instances=None, target=target, threads=record.threads,
+        cache=cache_of(record.protocol).value,
+    )  # fmt: skip
     rule = rule_of(record.result.kernel)
     if isinstance(rule.match(workload, target), NoMatch):
         return None

@@ -7,12 +7,14 @@ from dataclasses import replace
 import numpy as np
 
 from tests.fakes import TASK, latency_s
+from tuner.program.job.cache import Cache
 from tuner.program.job.task import SearchTask
 from tuner.program.language.workload import ShapeVar, WorkloadInstance
-from tuner.records import PROTOCOL, ErrorKind, MeasureResult, TuningRecord
+from tuner.records import PROTOCOL, ErrorKind, MeasureResult, TuningRecord, protocol_of
 from tuner.schedule import extents_of, space_of
 from tuner.schedule.space import MicroKernel
 from tuner.search.cost_model import PairCostModel, WarmRecord
+from tuner.search.cost_model.pair_model import _similar_task
 
 S = ShapeVar("S", range(1, 65))
 OTHER = SearchTask("dense", {"m": 4 * S, "n": 160, "k": 48}, (S,), target=TASK.target)
@@ -85,3 +87,11 @@ def test_records_of_kernels_with_other_axes_are_passed_over() -> None:
 def test_extents_are_arrays_over_the_shapes() -> None:
     result = extents_of(OTHER.workload, [{"S": 1}, {"S": 5}])
     assert {axis: values.tolist() for axis, values in result.items()} == {"m": [4, 20], "n": [160, 160], "k": [48, 48]}
+
+
+def test_a_record_has_the_features_of_its_own_protocol() -> None:
+    kernel = kernels(1, 0)[0]
+    warm = record(MeasureResult(kernel, WorkloadInstance.of({"S": 8}), 1e-6))
+    streamed = replace(warm, record=replace(warm.record, protocol=protocol_of(Cache.STREAMED)))
+    similar = [_similar_task(each, TASK) for each in (warm, streamed)]
+    assert [each and each.task.cache for each in similar] == [Cache.WARM, Cache.STREAMED]
