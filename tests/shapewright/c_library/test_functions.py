@@ -79,6 +79,15 @@ def test_tiles_are_multiplied_and_constants_filled_up_for_them(dtype: str, tmp_p
     _check_symbols(tmp_path / "one" / "lib" / "libshapewright_one.so")
 
 
+@pytest.mark.soak
+def test_parts_of_a_sum_are_added_up_once_all_threads_are_done(tmp_path: Path) -> None:
+    searched = task("dense", {"m": T, "n": 45, "k": 1100}, threads=2, epilogue=["bias"])
+    rule, space = rules_of(searched)[0], rules_of(searched)[0].space(searched)
+    kernel = space.kernel(space.values_of(rule.default_kernel(searched)) | {"tn": 1, "split_k": 2})
+    files = build_library(Dispatcher(searched, (kernel,), 0, Leaf(0)), "job-1").files
+    _check_function(searched, CLibrary(files, tmp_path / "c"))
+
+
 def _check_function(searched: SearchTask, library: CLibrary) -> None:
     workload, layouts = searched.workload, library.texts.layouts
     for dims in ragged_dims(workload):
