@@ -15,13 +15,14 @@ import pytest
 import shapewright as sw
 from tests.shapewright.c_library.calling import CLibrary, files_of
 from tuner.library.build import build_library
-from tuner.library.dispatcher import Dispatcher, Leaf
+from tuner.library.dispatcher import Dispatcher, Leaf, Node, bounded, symbol_bounds
 from tuner.measure.verification.ragged import ragged_dims
 from tuner.measure.verification.verify import Case
 from tuner.program.job.task import SearchTask
 from tuner.program.target import native
-from tuner.schedule import rules_of
+from tuner.schedule import default_kernel, rules_of
 from tuner.schedule.product.atoms import AMX
+from tuner.schedule.space import MicroKernel
 
 pytestmark = pytest.mark.skipif(not (shutil.which("cc") or shutil.which("gcc")), reason="there is no C compiler here")
 
@@ -85,6 +86,18 @@ def test_parts_of_a_sum_are_added_up_once_all_threads_are_done(tmp_path: Path) -
     rule, space = rules_of(searched)[0], rules_of(searched)[0].space(searched)
     kernel = space.kernel(space.values_of(rule.default_kernel(searched)) | {"tn": 1, "split_k": 2})
     files = build_library(Dispatcher(searched, (kernel,), 0, Leaf(0)), "job-1").files
+    _check_function(searched, CLibrary(files, tmp_path / "c"))
+
+
+@pytest.mark.soak
+def test_features_of_a_dispatcher_are_compiled_from_the_ir(tmp_path: Path) -> None:
+    """A shared object has the same code, and `make test` asks it which kernel runs where."""
+    searched = task("matmul", {"m": T, "n": 2 * T, "k": 9})
+    safe = default_kernel(searched)
+    other = MicroKernel(safe.rule, safe.rule_version, tuple((dict(safe.values) | {"mr": 3}).items()))
+    inner = Node("((m+2)//3)*((n+15)//16)", 40, Leaf(1), Node("m*n", 900, Leaf(0), Leaf(1)))
+    tree = bounded(Node("m%5", 2, Leaf(0), inner), symbol_bounds(searched), 0)
+    files = build_library(Dispatcher(searched, (safe, other), 0, tree), "job-1").files
     _check_function(searched, CLibrary(files, tmp_path / "c"))
 
 
