@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from tuner.program.target import Hardware
+from tuner.program.target.rates import Rates
 from tuner.schedule.tir import I, TirExpr, i64, tirx, tvm
 from tuner.schedule.vector.arithmetic import bound
 from tuner.schedule.vector.dtypes import cast, constant, element_type, lanes_of, loaded, vector_type
@@ -75,6 +76,13 @@ class Atom:
     def depth(self) -> int:
         """Elements of k that are multiplied at once: by these a product chooses among instructions."""
         return self.group * self.steps
+
+    def unit_cycles(self, rates: Rates, hardware: Hardware) -> float:
+        """From one multiplication of tiles to the next; 0 of an instruction of vectors."""
+        if self.unit is None:
+            return 0.0
+        measured = rates.of_instruction(self.name)
+        return self.unit.cycles if measured is None else measured / rates.fma_per_cycle(hardware)
 
     def is_on(self, hardware: Hardware) -> bool:
         return not self.needs or self.needs.get(hardware.vector_bytes) in hardware.features

@@ -10,12 +10,10 @@ what is done besides:
   each panel if the block does not stay in L2; prefetching hides more of that behind the computing;
 - besides: the traffic of the output (once more for each further chunk of k), packing, launching, waking threads.
 
-What the task's protocol flushes from the caches between calls comes from memory the first time.
-
-Threads take contiguous shares of batches, tiles and panels; the largest share counts (ceil(tiles / threads)). The
-rates are those of the task: fitted to the device (docs/decisions/0046), or once to random micro-kernels elsewhere
-(docs/decisions/0007). A change of a formula here takes another version of calibrations
-(tuner/program/target/calibration.py).
+What the task's protocol flushes from the caches between calls comes from memory the first time. Threads take contiguous
+shares of batches, tiles and panels; the largest share counts (ceil(tiles / threads)). The rates are those of the task:
+fitted to the device (docs/decisions/0046), or once to random micro-kernels elsewhere (docs/decisions/0007). A change of
+a formula here takes another version of calibrations (tuner/program/target/calibration.py).
 """
 
 from __future__ import annotations
@@ -106,18 +104,10 @@ class Words:
         self.is_unit = of(lambda atom: atom.unit is not None) > 0
         self.rows, self.steps = of(lambda atom: atom.rows), of(lambda atom: atom.steps)
         self.columns = of(lambda atom: atom.unit.columns if atom.unit else 1)
-        self.cycles = of(lambda atom: _unit_cycles(atom, rates, hardware))
+        self.cycles = of(lambda atom: atom.unit_cycles(rates, hardware))
         self.left_bytes, self.right_bytes = (self.group * BYTES[dtype] for dtype in (left, right))
         self.left_widened = of(lambda atom: atom.widened.get(left, 0.0))
         self.right_widened = of(lambda atom: atom.widened.get(right, 0.0))
-
-
-def _unit_cycles(atom: Atom, rates: Rates, hardware: Hardware) -> float:
-    """From one multiplication of tiles to the next; 0 of an instruction of vectors."""
-    if atom.unit is None:
-        return 0.0
-    measured = rates.of_instruction(atom.name)
-    return atom.unit.cycles if measured is None else measured / rates.fma_per_cycle(hardware)
 
 
 class Estimate:
