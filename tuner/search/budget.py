@@ -14,6 +14,8 @@ FINAL_SECONDS = 30.0
 VERIFY_SHARE = 0.15
 """The largest share of the seconds that verifying the library at more than its least shapes may take."""
 
+FIT_SHARE, FIT_S = 0.05, 10.0
+"""The share of the seconds that is reserved for fitting a dispatcher to a range of many shapes, and the most."""
 COMPARE_SHARE, COMPARE_S = 0.1, 15.0
 """The share of the seconds that is reserved for timing the library in turns with others, and the most that it takes."""
 
@@ -82,6 +84,11 @@ class BudgetTracker:
     def final_seconds(self) -> float:
         """The most seconds that are reserved for the finalists, the build and the verification."""
         return min(FINAL_SECONDS, FINAL_SHARE * self.budget.seconds) if self.budget.seconds else 0.0
+
+    @property
+    def fit_seconds(self) -> float:
+        """The seconds that are reserved for the dispatcher where a range has many shapes."""
+        return min(FIT_S, FIT_SHARE * self.budget.seconds) if self.budget.seconds else 0.0
 
     @property
     def compare_seconds(self) -> float:

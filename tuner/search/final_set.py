@@ -73,7 +73,7 @@ class FinalSet:
         most_s = self._budget.final_seconds
         if not self._measured.kernels:
             return most_s
-        rest_s = self._verify_reserve_s() + self._forecast.step_s() + self._budget.compare_seconds
+        rest_s = self._verify_reserve_s() + self._forecast.step_s() + self._later_s
         if self._budget.seconds_left(most_s := max(most_s, self._forecast.largest_link_s() + rest_s)) > 0:
             return most_s
         best_set = self._chosen.best_set()
@@ -88,7 +88,16 @@ class FinalSet:
     def _library_reserve_s(self, kernels: Sequence[MicroKernel]) -> float:
         """The part of that for building and verifying a library of these, and for the trial under way."""
         build_s = self._forecast.build_s(kernels) + self._forecast.link_s(kernels)
-        return build_s + self._verify_reserve_s() + self._trials.trial_s + self._budget.compare_seconds
+        return build_s + self._verify_reserve_s() + self._trials.trial_s + self._later_s
+
+    @property
+    def _later_s(self) -> float:
+        """For the final comparison, and the dispatcher of a range of many shapes: it is fitted to all if there is time."""
+        return self._budget.compare_seconds + (self._budget.fit_seconds if self._has_many_shapes else 0.0)
+
+    @cached_property
+    def _has_many_shapes(self) -> bool:
+        return len(self._task.shapes(finalize.MAX_FITTED)) > len(self._task.shapes())
 
     def _verify_reserve_s(self) -> float:
         """Whatever set is chosen, most of the shapes that it is verified at are the same."""
@@ -181,7 +190,8 @@ class FinalSet:
             trials.check_stop()
             kernels, wrong = self._built_set()
             if not wrong:
-                dispatcher = finalize.make_dispatcher(self._task, self._model, self._measured, kernels)
+                within_s = self._trials.ends_in_s - self._verify_reserve_s() - self._forecast.link_s(kernels)
+                dispatcher = finalize.make_dispatcher(self._task, self._model, self._measured, kernels, within_s)
                 files = self._builds.library(dispatcher, job_id)
                 wrong = self._verify(dispatcher, files)
             if not wrong:

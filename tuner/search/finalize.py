@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -19,6 +21,8 @@ from tuner.search.observations import Measured, latency_table
 MAX_FITTED = 65_536
 """Shapes that a dispatcher is fitted to: all of a range of two dims of 256, and about as many of larger ones. What is
 best changes from one shape to the next: where every second one was left out, others lost up to half of their time."""
+FITTED = 3.0
+"""What a shape takes to be predicted and fitted, over what its prediction alone takes."""
 AT_ONCE = 4096
 """Shapes that are predicted together, which bounds memory."""
 
@@ -63,13 +67,16 @@ def objective_s(task: SearchTask, model: CostModel, measured: Measured, kernels:
 
 
 def make_dispatcher(
-    task: SearchTask, model: CostModel, measured: Measured, kernels: Sequence[MicroKernel]
+    task: SearchTask, model: CostModel, measured: Measured, kernels: Sequence[MicroKernel], within_s: float = math.inf
 ) -> Dispatcher:
-    """The tree over every shape of the range; outside it the kernel that is best in the mean of log latencies."""
-    shapes = task.shapes()
+    """The tree over every shape of the range, or over fewer where every one takes longer than ``within_s``; outside of
+    the range the kernel that is best in the mean of log latencies."""
+    shapes, began_s = task.shapes(), time.monotonic()
     latency = latency_table(task, model, measured, kernels, shapes).T
+    each_s = FITTED * (time.monotonic() - began_s) / len(shapes)
+    most = max(len(shapes), int(min(within_s / max(each_s, 1e-9), MAX_FITTED)))
     safe = int(np.log(latency).sum(axis=0).argmin())
-    tree = bounded(_fitted(task, model, measured, kernels), symbol_bounds(task), safe)
+    tree = bounded(_fitted(task, model, measured, kernels, most), symbol_bounds(task), safe)
     table, serves = [], chosen(tree, task.workload.symbols, _points(task, shapes).astype(np.int64)).tolist()
     for row, (shape, index) in enumerate(zip(shapes, serves, strict=True)):
         measured_s = measured.latency_s(kernels[index], tuple(sorted(shape.items())))
@@ -77,9 +84,11 @@ def make_dispatcher(
     return Dispatcher(task, tuple(kernels), safe, tree, tuple(table))
 
 
-def _fitted(task: SearchTask, model: CostModel, measured: Measured, kernels: Sequence[MicroKernel]) -> Tree:
-    """The tree over every shape of the range."""
-    shapes = task.shapes(MAX_FITTED)
+def _fitted(
+    task: SearchTask, model: CostModel, measured: Measured, kernels: Sequence[MicroKernel], most: int
+) -> Tree:  # fmt: skip
+    """The tree over the shapes of the range, ``most`` of them at most."""
+    shapes = task.shapes(most)
     parts = (shapes[first : first + AT_ONCE] for first in range(0, len(shapes), AT_ONCE))
     latency = np.concatenate([latency_table(task, model, measured, kernels, part) for part in parts], axis=1).T
     features = features_of(task.workload.symbols, tiles_of(task, kernels))

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from tests.fakes import TASK, WIDE, measured
 from tuner.library.build import build_library
@@ -16,6 +20,7 @@ from tuner.program.language.workload import ShapeVar
 from tuner.schedule import default_kernel, layout_group, rule_of, rules_of, space_of
 from tuner.schedule.serial import Serial
 from tuner.schedule.space import MicroKernel
+from tuner.search import finalize
 from tuner.search.cost_model import PairCostModel
 from tuner.search.finalize import choose_set, make_dispatcher
 from tuner.search.observations import Measured
@@ -75,6 +80,23 @@ SETS = {
     ]),
 }  # fmt: skip
 """Sets as theory chooses them, written out; the last kernel of that of two dims is for one thread."""
+
+
+def test_a_dispatcher_is_fitted_to_as_many_shapes_as_there_is_time_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    task, values = SETS["two dims"]
+    rule, fitted = rule_of(default_kernel(task)), list[int]()
+    kernels = [rule.space(task).kernel({**each, "tail": int(each["mr"] > 1)}) for each in values[:2]]
+    every = len(task.shapes(10**6))
+
+    def fit(dims: Sequence[str], points: NDArray[np.int64], *_: object) -> Leaf:
+        fitted.append(len(points))
+        return Leaf(0)
+
+    monkeypatch.setattr(finalize, "fit", fit)
+    for within_s in (0.0, math.inf):
+        make_dispatcher(task, PairCostModel(task), Measured(), kernels, within_s)
+    assert fitted == [len(task.shapes()), every]
+    assert fitted[0] < every
 
 
 @pytest.mark.parametrize("name", SETS)

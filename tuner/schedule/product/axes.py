@@ -281,12 +281,12 @@ def check_turns(kernel: MicroKernel, hardware: Hardware) -> None:
 
     They do in turns of two steps, where few registers are left beside the accumulators, if a step loads an odd number
     of vectors or prefetches; and where two turns of four steps or more go by between two prefetches, if a step loads
-    an even number.
+    an even number, or from several panels.
     """
     mr, nv, ku, ahead = kernel["mr"], kernel["nv"], kernel["ku"], kernel["ahead"]
     spare = hardware.vector_registers - mr * nv
     if max(ku, ahead) == 2 and spare < SPARE_REGISTERS and (ahead or nv % 2):
         text = f"mr={mr} nv={nv} leaves {spare} registers in turns of two steps"
         raise IllegalKernel(f"{text}, which need {SPARE_REGISTERS}: ku=1 or 4, another ahead")
-    if ku >= LONG_TURN and ahead == 2 * ku and nv % 2 == 0:
+    if ku >= LONG_TURN and ahead == 2 * ku and (nv % 2 == 0 or kernel.get("panel") == OF_VECTORS):
         raise IllegalKernel(f"ahead={ahead} ku={ku} nv={nv} spills accumulators: ahead={ku} or {4 * ku}")
