@@ -79,8 +79,8 @@ FAULTS = (
     Fault(
         "dispatcher: the boundary belongs to the other side",
         "tuner/library/**/dispatcher.py",
-        "tree.then if dims[tree.dim] <= tree.at_most else",
-        "tree.then if dims[tree.dim] < tree.at_most else",
+        "tree.then if feature(tree.dim, dims) <= tree.at_most else",
+        "tree.then if feature(tree.dim, dims) < tree.at_most else",
         "library/test_dispatcher.py",
     ),
     Fault(
