@@ -147,8 +147,9 @@ def answers(tree: Path) -> dict[str, str]:
 
 def run(tree: Path, *arguments: str) -> str:
     """What Python prints in the extended tree, where it finds no other copy of the packages."""
-    environment = os.environ | {"PYTHONPATH": str(tree)}
-    environment.pop("PYTEST_ADDOPTS", None)
+    # Tests that are run there are no worker's of this run: they would share its databases, or those of an earlier one.
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    environment = kept | {"PYTHONPATH": str(tree)}
     done = subprocess.run(
         [sys.executable, *arguments],
         check=False,

@@ -28,6 +28,8 @@ EXTENTS_FORMAT = 2
 """Tables of this format compare symbols alone."""
 AXES_FORMAT = 1
 """Tables of this format name dims by the axes of the operator; later ones by the workload's symbols."""
+DEEPEST = 256
+"""Nodes in a row of a tree that is read: more than fitting makes of it."""
 EXPRESSIONS = 4096
 """Expressions of trees that a process keeps in parsed form."""
 
@@ -251,12 +253,14 @@ def _tree_json(tree: Tree) -> JsonObject:
     }
 
 
-def tree_from_json(data: Mapping[str, Any], symbols: Mapping[str, str]) -> Tree:
+def tree_from_json(data: Mapping[str, Any], symbols: Mapping[str, str], deepest: int = DEEPEST) -> Tree:
     """``symbols``: by the name of a dim in the table, the symbol that it is. Raises KeyError, TypeError, ValueError or
-    InvalidInput for what is no tree."""
+    InvalidInput for what is no tree, or one of more than ``deepest`` nodes in a row."""
     if "kernel" in data:
         return Leaf(int(data["kernel"]))
-    then, otherwise = (tree_from_json(data[branch], symbols) for branch in ("then", "else"))
+    if deepest == 0:
+        raise ValueError(f"the tree is more than {DEEPEST} nodes deep")
+    then, otherwise = (tree_from_json(data[branch], symbols, deepest - 1) for branch in ("then", "else"))
     return Node(_feature_name(data["dim"], symbols), data["at_most"], then, otherwise)
 
 

@@ -92,7 +92,7 @@ class FinalSet:
 
     @property
     def _later_s(self) -> float:
-        """For the final comparison, and the dispatcher of a range of many shapes: it is fitted to all if there is time."""
+        """For the final comparison, and the dispatcher of a range of many shapes, to all of which it may be fitted."""
         return self._budget.compare_seconds + (self._budget.fit_seconds if self._has_many_shapes else 0.0)
 
     @cached_property
