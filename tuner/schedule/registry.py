@@ -210,6 +210,12 @@ def tiles_of(task: SearchTask, kernels: Sequence[MicroKernel]) -> dict[DimExpr, 
     return {extent: tuple(sorted(sizes)) for extent, sizes in found.items()}
 
 
+def is_bounded(kernel: MicroKernel) -> bool:
+    """Whether what a kernel takes beside its operands is bounded beyond the range of its task, too: sums over parts of
+    k are as large as the output."""
+    return all(value == 1 for axis, value in kernel.values if axis.rpartition(".")[2] == "split_k")
+
+
 def layouts_of(task: SearchTask, kernel: MicroKernel) -> Mapping[str, Layout]:
     """By constant tensor how it is packed for this kernel; those left out are passed as they are."""
     return rule_of(kernel).layouts(task, kernel)

@@ -190,7 +190,8 @@ class FinalSet:
             trials.check_stop()
             kernels, wrong = self._built_set()
             if not wrong:
-                within_s = self._trials.ends_in_s - self._verify_reserve_s() - self._forecast.link_s(kernels)
+                later_s = self._verify_reserve_s() + self._forecast.link_s(kernels) + self._budget.compare_seconds
+                within_s = self._trials.ends_in_s - later_s
                 dispatcher = finalize.make_dispatcher(self._task, self._model, self._measured, kernels, within_s)
                 files = self._builds.library(dispatcher, job_id)
                 wrong = self._verify(dispatcher, files)

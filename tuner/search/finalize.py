@@ -13,7 +13,7 @@ from tuner.library.dispatcher import Dispatcher, TableRow, Tree, bounded, symbol
 from tuner.library.fitting import chosen, features_of, fit
 from tuner.library.selection import select, spread_weights
 from tuner.program.job.task import SearchTask
-from tuner.schedule import layout_group, tiles_of
+from tuner.schedule import is_bounded, layout_group, tiles_of
 from tuner.schedule.space import MicroKernel
 from tuner.search.cost_model import CostModel
 from tuner.search.observations import Measured, latency_table
@@ -70,12 +70,15 @@ def make_dispatcher(
     task: SearchTask, model: CostModel, measured: Measured, kernels: Sequence[MicroKernel], within_s: float = math.inf
 ) -> Dispatcher:
     """The tree over every shape of the range, or over fewer where every one takes longer than ``within_s``; outside of
-    the range the kernel that is best in the mean of log latencies."""
+    the range the kernel that is best in the mean of log latencies, of those that take bounded memory there."""
     shapes, began_s = task.shapes(), time.monotonic()
     latency = latency_table(task, model, measured, kernels, shapes).T
     each_s = FITTED * (time.monotonic() - began_s) / len(shapes)
     most = max(len(shapes), int(min(within_s / max(each_s, 1e-9), MAX_FITTED)))
-    safe = int(np.log(latency).sum(axis=0).argmin())
+    everywhere = np.log(latency).sum(axis=0)
+    if any(map(is_bounded, kernels)):
+        everywhere[[not is_bounded(kernel) for kernel in kernels]] = math.inf
+    safe = int(everywhere.argmin())
     tree = bounded(_fitted(task, model, measured, kernels, most), symbol_bounds(task), safe)
     table, serves = [], chosen(tree, task.workload.symbols, _points(task, shapes).astype(np.int64)).tolist()
     for row, (shape, index) in enumerate(zip(shapes, serves, strict=True)):

@@ -17,7 +17,7 @@ from tuner.library.dispatcher import log_distance
 from tuner.program.job.task import SearchTask
 from tuner.program.language.workload import JsonObject, WorkloadInstance
 from tuner.program.target import Target
-from tuner.records import DISQUALIFYING, MeasureResult, TuningRecord, protocol_of
+from tuner.records import DISQUALIFYING, PROTOCOLS, MeasureResult, TuningRecord, protocol_of
 from tuner.schedule.space import MicroKernel, UnionSpace
 from tuner.search import finalize
 from tuner.search.cost_model import MAX_WARM_PAIRS, CostModel, WarmRecord
@@ -80,11 +80,12 @@ class Reuse:
 
     def __init__(self, task: SearchTask, space: UnionSpace, knowledge: Knowledge) -> None:
         self._task = task
-        comparable = [each for each in knowledge.records if _is_comparable(each, task)]
-        usable = {kernel for kernel in {each.result.kernel for each in comparable} if _is_usable(space, kernel)}
-        valid = [each for each in comparable if each.result.kernel in usable]
-        self.wrong = frozenset(each.result.kernel for each in valid if _condemns(each))
-        """Kernels that are not tried again."""
+        current = [each for each in knowledge.records if each.protocol in PROTOCOLS]
+        usable = {kernel for kernel in {each.result.kernel for each in current} if _is_usable(space, kernel)}
+        known = [each for each in current if each.result.kernel in usable]
+        self.wrong = frozenset(each.result.kernel for each in known if _condemns(each))
+        """Kernels that are not tried again: what is wrong is so whatever the caches hold."""
+        valid = [each for each in known if _is_comparable(each, task)]
         timed = [each for each in valid if each.result.ok and each.result.kernel not in self.wrong]
         own = [each for each in timed if each.provenance == MEASURED]
         self.timed = frozenset(each.result.kernel for each in own)

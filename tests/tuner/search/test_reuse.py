@@ -14,9 +14,10 @@ import pytest
 from tests.fakes import TASK, latency_s
 from tests.searching import Bench, known, make_quick, records
 from tests.shares import diagonal, every
+from tuner.program.job.cache import Cache
 from tuner.program.job.task import SearchTask
 from tuner.program.language.workload import ShapeVar, WorkloadInstance
-from tuner.records import DISQUALIFYING, PROTOCOL, ErrorKind, MeasureResult, Phase, TuningRecord
+from tuner.records import DISQUALIFYING, PROTOCOL, ErrorKind, MeasureResult, Phase, TuningRecord, protocol_of
 from tuner.schedule import space_of
 from tuner.schedule.space import MicroKernel
 from tuner.search.cost_model import PairCostModel
@@ -179,6 +180,14 @@ def test_what_was_not_measured_here_condemns_nothing_and_is_measured_before_it_c
     assert known(tuned.summary.library_objective_s) <= first[1] * 1.001
     measured = {(r.kernel, r.instance.values): r.latency_s for r in bench.results}
     assert all(latency is None or latency > 1e-9 for latency in measured.values())
+
+
+def test_a_kernel_that_was_wrong_is_wrong_whatever_the_caches_held(first: tuple[list[MeasureResult], float]) -> None:
+    results, _ = first
+    wrong = replace(results[0], latency_s=None, error_kind=ErrorKind.WRONG, error="off by one")
+    reuse = Reuse(TASK, SPACE, Knowledge(in_symbols([wrong], protocol=protocol_of(Cache.STREAMED))))
+    assert reuse.wrong == {wrong.kernel}
+    assert reuse.timed == frozenset()
 
 
 def test_records_that_cannot_be_compared_are_passed_over(first: tuple[list[MeasureResult], float]) -> None:

@@ -57,7 +57,9 @@ def sweeps(target: Target, threads: int) -> tuple[Sweep, ...]:
 def _sweep(name: str, of_thread: float, target: Target, threads: int) -> Sweep:
     row_bytes = READ_ACCUMULATORS * target.hardware.vector_bytes
     rows = max(1, int(of_thread) // row_bytes)
-    return Sweep(name, rows, max(1, CALL_BYTES // (rows * row_bytes)), threads * rows * row_bytes)
+    # What was flushed comes from memory once.
+    turns = 1 if name == MEMORY else max(1, CALL_BYTES // (rows * row_bytes))
+    return Sweep(name, rows, turns, threads * rows * row_bytes)
 
 
 def measure_levels(module: Any, target: Target, threads: int, timer: Timer) -> Levels:

@@ -11,7 +11,7 @@ from tuner.calibration.cpu import layer
 from tuner.measure import DeviceFailed
 from tuner.measure.roof.issue import issued
 from tuner.measure.roof.kernels import levels_binary, loaded
-from tuner.measure.roof.levels import FLUSHED_BYTES, measure_levels, sweeps
+from tuner.measure.roof.levels import FLUSHED_BYTES, MEMORY, measure_levels, sweeps
 from tuner.measure.runners.local_device import LocalDevice
 from tuner.measure.runners.rpc import RpcRunner
 from tuner.measure.timing.protocol import Timer
@@ -82,3 +82,9 @@ def test_a_device_tells_its_levels_and_one_that_cannot_is_there_for_other_work(m
             runner.levels(task)
         runner.ready(task)
         runner.close()
+
+
+@pytest.mark.parametrize("threads", [1, 16, 64])
+def test_what_was_flushed_is_read_once(threads: int) -> None:
+    """A second time it would come from a cache."""
+    assert {sweep.turns for sweep in sweeps(native(), threads) if sweep.level == MEMORY} == {1}

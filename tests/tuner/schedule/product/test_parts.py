@@ -26,6 +26,8 @@ from tuner.schedule import Rule, extents_of, rule_of, rules_of, space_of
 from tuner.schedule.product import parts
 from tuner.schedule.space import MicroKernel
 from tuner.search.cost_model import PairCostModel
+from tuner.search.finalize import make_dispatcher
+from tuner.search.observations import Measured
 from tuner.search.policy import TheorySettings
 from tuner.search.policy.evolutionary import EvolutionarySearch
 from tuner.search.policy.theory import theory_set
@@ -205,3 +207,14 @@ def test_a_search_finds_them_where_a_device_is_faster_so_than_theory_expects() -
     pairs = ((each.kernel, instance) for each in suggested for instance in each.instances)
     fastest, _ = min(pairs, key=lambda pair: time(task, pair[0], pair[1].shape))
     assert fastest.get("split_k") == 2
+
+
+def test_a_kernel_with_parts_of_k_is_not_the_safe_one(offered: None) -> None:
+    """Its sums are as large as the output, which outside of the range has any size."""
+    rows = ShapeVar("T", range(1, 33))
+    task = SearchTask("dense", {"m": rows, "n": 45, "k": 1100}, (rows,), target=native(), threads=2)
+    rule = rules_of(task)[0]
+    split = split_kernel(rule, task)
+    for kernels in ([split, rule.default_kernel(task)], [split]):
+        found = make_dispatcher(task, PairCostModel(task), Measured(), kernels)
+        assert found.default_kernel == len(kernels) - 1
