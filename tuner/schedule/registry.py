@@ -211,9 +211,8 @@ def tiles_of(task: SearchTask, kernels: Sequence[MicroKernel]) -> dict[DimExpr, 
 
 
 def is_bounded(kernel: MicroKernel) -> bool:
-    """Whether what a kernel takes beside its operands is bounded beyond the range of its task, too: sums over parts of
-    k are as large as the output."""
-    return all(value == 1 for axis, value in kernel.values if axis.rpartition(".")[2] == "split_k")
+    """Whether the kernel's workspace is bounded at shapes beyond the range of its task, too (see Rule.is_bounded)."""
+    return rule_of(kernel).is_bounded(kernel)
 
 
 def layouts_of(task: SearchTask, kernel: MicroKernel) -> Mapping[str, Layout]:

@@ -83,6 +83,11 @@ class Rule(ABC):
     def features(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float32]:
         """[kernels, shapes, features]: what the learned residual looks at; as many for every workload of the rule."""
 
+    def is_bounded(self, kernel: MicroKernel) -> bool:
+        """Whether the workspace of this micro-kernel is bounded at shapes beyond a task's range, too. Only such kernels
+        are fit to be a library's safe one."""
+        return True
+
     def tiles(self, task: SearchTask, kernel: MicroKernel) -> Tiles:
         """The tiles of this micro-kernel: what its time depends on beside the extents, and a dispatcher looks at. A
         vector along every axis, if the rule does not say."""

@@ -51,6 +51,9 @@ class Serial(Rule):
     def features(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float32]:
         return self.rule.features(task.for_threads(1), self._own(kernels), extents)
 
+    def is_bounded(self, kernel: MicroKernel) -> bool:
+        return self.rule.is_bounded(self._own([kernel])[0])
+
     def tiles(self, task: SearchTask, kernel: MicroKernel) -> Tiles:
         return self.rule.tiles(task.for_threads(1), self._own([kernel])[0])
 

@@ -25,7 +25,7 @@ READABLE: Mapping[str, str] = {
     "mr": "m_tile", "nv": "n_vectors", "mb": "block_rows", "nb": "strip_panels", "kc": "k_block", "ku": "unroll",
     "near": "prefetch_stream", "ahead": "prefetch_next", "fetch": "prefetch_output",
     "pack": "pack_panels", "tail": "exact_tail", "edge": "exact_edge", "tb": "threads_batch", "tn": "threads_n",
-    "group": "k_atom", "panel": "panel_width", "join": "join_axes", "ev": "value_vectors", "cols": "block_columns",
+    "group": "k_atom", "panel": "panel_layout", "join": "join_axes", "ev": "value_vectors", "cols": "block_columns",
 }  # fmt: skip
 """What people are shown of axes whose names in records, files and code are short."""
 

@@ -22,7 +22,8 @@ MAX_FITTED = 65_536
 """Shapes that a dispatcher is fitted to: all of a range of two dims of 256, and about as many of larger ones. What is
 best changes from one shape to the next: where every second one was left out, others lost up to half of their time."""
 FITTED = 3.0
-"""What a shape takes to be predicted and fitted, over what its prediction alone takes."""
+"""What a shape takes to be predicted and fitted, over what its prediction alone takes: 1.7 to 2.6 of the sets of
+tests/tuner/search/test_finalize.py, on a Xeon with AMX."""
 AT_ONCE = 4096
 """Shapes that are predicted together, which bounds memory."""
 
@@ -79,7 +80,9 @@ def make_dispatcher(
     if any(map(is_bounded, kernels)):
         everywhere[[not is_bounded(kernel) for kernel in kernels]] = math.inf
     safe = int(everywhere.argmin())
-    tree = bounded(_fitted(task, model, measured, kernels, most), symbol_bounds(task), safe)
+    every = task.shapes(most)
+    of_every = latency if len(every) == len(shapes) else _latency_s(task, model, measured, kernels, every)
+    tree = bounded(_fitted(task, kernels, every, of_every), symbol_bounds(task), safe)
     table, serves = [], chosen(tree, task.workload.symbols, _points(task, shapes).astype(np.int64)).tolist()
     for row, (shape, index) in enumerate(zip(shapes, serves, strict=True)):
         measured_s = measured.latency_s(kernels[index], tuple(sorted(shape.items())))
@@ -87,13 +90,19 @@ def make_dispatcher(
     return Dispatcher(task, tuple(kernels), safe, tree, tuple(table))
 
 
-def _fitted(
-    task: SearchTask, model: CostModel, measured: Measured, kernels: Sequence[MicroKernel], most: int
-) -> Tree:  # fmt: skip
-    """The tree over the shapes of the range, ``most`` of them at most."""
-    shapes = task.shapes(most)
+def _latency_s(
+    task: SearchTask, model: CostModel, measured: Measured, kernels: Sequence[MicroKernel],
+    shapes: Sequence[Mapping[str, int]],
+) -> NDArray[np.float64]:  # fmt: skip
+    """[shapes, kernels], of many shapes."""
     parts = (shapes[first : first + AT_ONCE] for first in range(0, len(shapes), AT_ONCE))
-    latency = np.concatenate([latency_table(task, model, measured, kernels, part) for part in parts], axis=1).T
+    return np.concatenate([latency_table(task, model, measured, kernels, part) for part in parts], axis=1).T
+
+
+def _fitted(
+    task: SearchTask, kernels: Sequence[MicroKernel], shapes: Sequence[Mapping[str, int]], latency: NDArray[np.float64]
+) -> Tree:  # fmt: skip
+    """The tree over these shapes. ``latency``: [shapes, kernels]."""
     features = features_of(task.workload.symbols, tiles_of(task, kernels))
     return fit(task.workload.symbols, _points(task, shapes).astype(np.int64), latency, features)
 

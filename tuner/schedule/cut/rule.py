@@ -138,6 +138,9 @@ class Cut(Rule):
             answers.append(np.asarray(of(rule, own, list(row)), np.float64)[[row[kernel] for kernel in mine]])
         return answers
 
+    def is_bounded(self, kernel: MicroKernel) -> bool:
+        return all(piece.rule.is_bounded(self.of_piece(kernel, at)) for at, piece in enumerate(self.pieces))
+
     def tiles(self, task: SearchTask, kernel: MicroKernel) -> Tiles:
         """Those of all pieces: an axis of a piece is one of the program."""
         together: dict[tuple[str, ...], tuple[int, ...]] = {}

@@ -289,4 +289,5 @@ def check_turns(kernel: MicroKernel, hardware: Hardware) -> None:
         text = f"mr={mr} nv={nv} leaves {spare} registers in turns of two steps"
         raise IllegalKernel(f"{text}, which need {SPARE_REGISTERS}: ku=1 or 4, another ahead")
     if ku >= LONG_TURN and ahead == 2 * ku and (nv % 2 == 0 or kernel.get("panel") == OF_VECTORS):
-        raise IllegalKernel(f"ahead={ahead} ku={ku} nv={nv} spills accumulators: ahead={ku} or {4 * ku}")
+        where = "" if nv % 2 == 0 else f" where panel={OF_VECTORS}"
+        raise IllegalKernel(f"ahead={ahead} ku={ku} nv={nv} spills accumulators{where}: ahead={ku} or {4 * ku}")

@@ -80,6 +80,10 @@ class ProductRule(Rule, Generic[Found]):
     def features(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float32]:
         return estimate.features(task, self.product(task.workload), kernels, extents)
 
+    def is_bounded(self, kernel: MicroKernel) -> bool:
+        # Sums over parts of k are as large as the output.
+        return axes.parts_of_k(kernel) == 1
+
     def tiles(self, task: SearchTask, kernel: MicroKernel) -> Tiles:
         of = self.product(task.workload).axes
         return axes.tiles(task, kernel, (of["m"],), (of["n"],))

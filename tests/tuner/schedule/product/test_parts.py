@@ -4,6 +4,7 @@ expected to help where it does."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,11 +20,14 @@ from tests.shares import chosen
 from tests.tuner.schedule.product import test_amx
 from tests.tuner.schedule.product.test_amx import unit  # noqa: F401
 from tuner.library.codegen import compile_candidate
+from tuner.program.job.build import workload_from_json
 from tuner.program.job.task import SearchTask
 from tuner.program.language.shape_vars import ShapeVar
 from tuner.program.target import Target, native
-from tuner.schedule import Rule, extents_of, rule_of, rules_of, space_of
+from tuner.schedule import Rule, extents_of, is_bounded, rule_of, rules_of, space_of
+from tuner.schedule.cut.rule import Cut
 from tuner.schedule.product import parts
+from tuner.schedule.rules.matmul import Matmul
 from tuner.schedule.space import MicroKernel
 from tuner.search.cost_model import PairCostModel
 from tuner.search.finalize import make_dispatcher
@@ -218,3 +222,16 @@ def test_a_kernel_with_parts_of_k_is_not_the_safe_one(offered: None) -> None:
     for kernels in ([split, rule.default_kernel(task)], [split]):
         found = make_dispatcher(task, PairCostModel(task), Measured(), kernels)
         assert found.default_kernel == len(kernels) - 1
+
+
+def test_a_cut_program_is_bounded_where_all_of_its_pieces_are() -> None:
+    rows, product = ShapeVar("T", range(1, 9)), "{0}[m, n{0}] = sum(k{0}) {1}[m, k{0}] * w{0}[n{0}, k{0}]"
+    program = "; ".join(product.format(*names) for names in ("ax", "ba", "cb"))
+    sizes = {f"{axis}{stage}": 32 for stage in "abc" for axis in "nk"}
+    data = {"program": program, "extents": {"m": "T", **sizes}, "constant": ["wa", "wb", "wc"]}
+    task = SearchTask(workload_from_json(data), shape_vars=(rows,), target=native(), threads=2)
+    cuts = [rule for rule in rules_of(task) if isinstance(rule, Cut)]
+    cut = next(rule for rule in cuts if isinstance(rule.pieces[-1].rule, Matmul))
+    kernel, last = cut.default_kernel(task), len(cut.pieces) - 1
+    assert is_bounded(kernel)
+    assert not is_bounded(replace(kernel, values=(*kernel.values, (f"{last}.split_k", 2))))

@@ -43,6 +43,7 @@ from tuner.schedule.product.axes import (
     check,
     default_values,
     panel_axes,
+    parts_of_k,
     ragged_axes,
     thread_axes,
     tile_axes,
@@ -150,6 +151,10 @@ class Conv(Rule):
 
     def layouts(self, task: SearchTask, kernel: MicroKernel) -> Mapping[str, Layout]:
         return layouts_of(task, kernel)
+
+    def is_bounded(self, kernel: MicroKernel) -> bool:
+        # Sums over parts of k are as large as the output.
+        return parts_of_k(kernel) == 1
 
     def tiles(self, task: SearchTask, kernel: MicroKernel) -> Tiles:
         form = form_of(task.workload, bool(kernel["join"]))

@@ -257,8 +257,9 @@ class Mlp(Rule):
         return layouts
 
     def tiles(self, task: SearchTask, kernel: MicroKernel) -> Tiles:
-        of = chain_of(task.workload).second.axes
-        return tiles(task, kernel, (of["m"],), (of["n"],))
+        chain = chain_of(task.workload)
+        *_, second = chain.kernels(kernel)
+        return tiles(task, second, (chain.second.axes["m"],), (chain.second.axes["n"],))
 
     def body(self, task: SearchTask, kernel: MicroKernel, function: KernelFunction) -> None:
         write(task, chain_of(task.workload), kernel, function)
