@@ -23,7 +23,8 @@ from tuner.schedule.space import MicroKernel
 
 LAYERS = ((768, 768), (3072, 768), (768, 3072), (1024, 1024), (2304, 768))
 """(n, k) of layers of which some stay in L2 and some do not."""
-ROWS = (4, 16, 64, 192, 512)
+ROWS = (1, 4, 16, 64, 256)
+"""Few rows tell how a constant streams, many what the multiply-add units do."""
 SQUARES = ("out[m, n] = sum(k) x[m, k] * w[k, n]", "out[m, n] = sum(k) x[m, k] * w[n, k]")
 """Products whose operands are all new at each call, and all of whose sizes are dynamic: what copying and transposing
 panels at the call cost, and not to pack them."""
@@ -41,8 +42,8 @@ RATED = "x86_contraction"
 """The rule whose theory the rates are fitted for."""
 FITTED = (
     "clock_hz", "fma_latency", "loads", "decode", "l2_bytes", "l3_bytes", "l2_exposed", "stream_exposed",
-    "near_exposed", "ahead_exposed", "too_soon", "tile", "turn", "store", "again", "fetched", "copy", "transpose",
-    "call", "block", "fork",
+    "near_exposed", "ahead_exposed", "too_soon", "asked", "single", "tile", "turn", "store", "again", "fetched", "copy",
+    "transpose", "call", "block", "fork",
 )  # fmt: skip
 """What theory reads of rates for products of matrices."""
 

@@ -15,9 +15,9 @@ class Rates:
     """Rates of one core, in cycles of ``clock_hz`` and bytes per cycle unless said otherwise.
 
     The defaults were fitted to one core of a Sapphire Rapids server, with products of matrices alone
-    (docs/decisions/0007); ``operation``, ``function``, ``l1_bytes``, ``memory_bytes`` and ``fork`` are round figures,
-    fitted to nothing. A calibrated device has rates of its own (tuner/calibration). What theory makes of either the
-    learned residual corrects.
+    (docs/decisions/0007), ``asked`` and ``single`` to one of an AMD EPYC (Zen 4); ``operation``, ``function``,
+    ``l1_bytes``, ``memory_bytes`` and ``fork`` are round figures, fitted to nothing. A calibrated device has rates of
+    its own (tuner/calibration). What theory makes of either the learned residual corrects.
     """
 
     clock_hz: float = 3.94e9
@@ -45,6 +45,10 @@ class Rates:
     ahead_exposed: float = 0.33
     too_soon: float = 0.29
     """The additional cost of a stream for each panel that is prefetched further ahead than the next one."""
+    asked: float = 0.1
+    """The additional cost of several streams that are prefetched without need: the core follows them by itself."""
+    single: float = 0.3
+    """The additional cost of one stream beside many. Of several streams each has its part of it."""
     tile: float = 0.8
     """The cost of each tile and chunk, beside its steps."""
     turn: float = 0.018
