@@ -1,36 +1,32 @@
-"""The end of a search: its finalists are timed side by side, the set is chosen, built and verified."""
+"""The end of a search: after its finalists were timed, the set is chosen, built and verified."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from tuner.library.dispatcher import Dispatcher, Leaf
 from tuner.library.package import LIBRARY, LibraryFiles
 from tuner.measure import BuilderLost, BuildResult, Interrupted
-from tuner.program.language.workload import JsonObject, WorkloadInstance
-from tuner.records import ErrorKind, MeasureResult, Phase
+from tuner.program.language.workload import JsonObject
+from tuner.records import ErrorKind, MeasureResult
 from tuner.schedule import default_kernel
 from tuner.schedule.space import MicroKernel
 from tuner.search import finalize
 from tuner.search.chosen import EXTRA_FINALISTS, Chosen, VerificationFailed
 from tuner.search.context import SearchContext
 from tuner.search.final_comparison import compare_at_the_end
+from tuner.search.finalists import Finalists
 from tuner.search.forecast import SAMPLE_WORK, Forecast
-from tuner.search.observations import latency_table
-from tuner.search.policy import Suggestion
 from tuner.search.summary import SearchSummary, Stage
 from tuner.search.trials import Cancelled, Trials
 from tuner.search.verdict import DEFAULT, FinalComparison, Verdict
 from tuner.search.verification import verified_at
 
 SAFETY_FACTOR = 1.3
-"""How much longer than expected the finalists may take."""
-TIE_RATIO = 1.03
-"""Finalists whose latencies are within this ratio of the fastest one's are timed once more."""
-CONTESTED_RATIO = 1.15
-"""Kernels of the best set within this ratio of the fastest, by earlier readings, are timed where time is short."""
+"""How much more than expected the finalists may take: those within noise are timed once more."""
 OVER_SHARE = 0.05
 """The share of the seconds by which verifying the floor of a library may pass their end."""
 VERIFY_ROUNDS = 4
@@ -61,6 +57,7 @@ class FinalSet:
         self._trials, self._measured = trials, trials.measured
         self._forecast = Forecast(task, context.builds, trials)
         self._chosen = Chosen(task, context.model, trials.measured, theory)
+        self._finalists = Finalists(context, trials, self._chosen)
         self._is_theorys = False
 
     # -- what it takes --------------------------------------------------------------------------------------------
@@ -77,13 +74,21 @@ class FinalSet:
         if self._budget.seconds_left(most_s := max(most_s, self._forecast.largest_link_s() + rest_s)) > 0:
             return most_s
         best_set = self._chosen.best_set()
-        finalists = self._chosen.finalists(best_set)
-        finalists_s = SAFETY_FACTOR * self._trials.trial_s * len(finalists) * len(self._searched.instances)
+        finalists_s = SAFETY_FACTOR * self._trials.trial_s * self._finalists.expected_trials(best_set)
         return min(most_s, finalists_s + self._forecast.link_s(best_set) + rest_s)
 
     def reserve_trials(self) -> int:
-        kernels = self._task.max_kernels + 2 * EXTRA_FINALISTS
-        return self._budget.final_trials(kernels * len(self._searched.instances))
+        """Trials of the budget to reserve for the finalists, estimated likewise."""
+        most = self._budget.final_trials((self._task.max_kernels + 2 * EXTRA_FINALISTS) * len(self._searched.instances))
+        if not self._measured.kernels or self._trials.left(most) > 0:
+            return most
+        expected = math.ceil(SAFETY_FACTOR * self._finalists.expected_trials(self._chosen.best_set()))
+        return min(most, max(expected, len(self._searched.instances)))
+
+    def time_finalists(self) -> None:
+        """Raises Cancelled, Finishing, DeviceLost, BuilderLost."""
+        best_set = self._chosen.best_set()
+        self._finalists.time(best_set, self._library_reserve_s(best_set))
 
     def _library_reserve_s(self, kernels: Sequence[MicroKernel]) -> float:
         """The part of that for building and verifying a library of these, and for the trial under way."""
@@ -131,52 +136,6 @@ class FinalSet:
                     # It is out of the search now, whatever another shape would show.
                     self._enter_wrong([self._failure(kernels[0], problems[0])])
                     return
-
-    # -- timing ---------------------------------------------------------------------------------------------------
-    def time_finalists(self) -> None:
-        """Side by side, all at one instance before the next: the machine's speed drifts more than finalists differ."""
-        best_set = self._chosen.best_set()
-        reserve_s, kernels = self._library_reserve_s(best_set), self._chosen.finalists(best_set)
-        count = self._trials.affordable(reserve_s) // len(self._searched.instances)
-        if count < len(best_set):
-            # Those of fewer kernels would leave out what serves a part of the range alone.
-            self._chosen.only_from(best_set)
-            self._time(self._contested(best_set), reserve_s)
-            return
-        kernels = kernels[:count]
-        self._chosen.only_from(kernels)
-        self._time(((instance, kernels) for instance in self._searched.instances), reserve_s)
-        # Those that are within noise of the fastest are timed once more, as far as the budget goes.
-        ties = ((instance, self._ties(instance)) for instance in self._searched.instances)
-        self._time([(instance, tied) for instance, tied in ties if len(tied) > 1], reserve_s)
-
-    def _contested(self, kernels: Sequence[MicroKernel]) -> Iterator[tuple[WorkloadInstance, list[MicroKernel]]]:
-        """The instances at which several of the kernels are expected to be about as fast, and these kernels."""
-        shapes = [instance.shape for instance in self._searched.instances]
-        expected = latency_table(self._searched, self._model, self._measured, kernels, shapes)
-        for instance, times in zip(self._searched.instances, expected.T, strict=True):
-            near = [k for k, time in zip(kernels, times, strict=True) if time <= CONTESTED_RATIO * times.min()]
-            if len(near) > 1:
-                yield instance, near
-
-    def _ties(self, instance: WorkloadInstance) -> list[MicroKernel]:
-        """The finalists that are within TIE_RATIO of the fastest one at an instance."""
-        times = {kernel: self._measured.latency_s(kernel, instance.values) for kernel in self._measured.finalists}
-        least = min(filter(None, times.values()), default=0.0)
-        return [kernel for kernel, time in times.items() if time and time <= TIE_RATIO * least]
-
-    def _time(self, points: Iterable[tuple[WorkloadInstance, Sequence[MicroKernel]]], reserve_s: float) -> None:
-        """Time these kernels at each instance, in this order, while more than ``reserve_s`` of the budget is left."""
-        suggestions = []
-        for instance, kernels in points:
-            predicted = self._model.predict(kernels, [instance.shape]).latency_s[:, 0]
-            for kernel, latency in zip(kernels, predicted, strict=True):
-                suggestions.append(Suggestion(kernel, (instance,), (float(latency),)))
-        suggestions = suggestions[: max(0, self._trials.left())]
-        if suggestions and self._budget.seconds_left(reserve_s) > 0:
-            self._trials.in_steps(len(suggestions))
-            self._trials.run(suggestions, Phase.FINAL, reserve_s)
-            self._trials.in_steps(None)
 
     # -- building and verifying -----------------------------------------------------------------------------------
     def library(self, job_id: str | None) -> Tuned:

@@ -103,9 +103,10 @@ class Search:
 
     def _rounds(self) -> EndedBy:
         """One round after another; beside measurements, many in one stretch."""
-        trials, reserve = self._trials, self._final.reserve_trials()
+        trials = self._trials
         while True:
-            left, reserve_s = trials.left(reserve), self._final.reserve_s()
+            reserve, reserve_s = self._final.reserve_trials(), self._final.reserve_s()
+            left = trials.left(reserve)
             if (ended_by := self._budget.ended_by(left, reserve_s)) is not None:
                 return ended_by
             suggestions = self._policy.suggest(left, devices=self._runner.devices)
