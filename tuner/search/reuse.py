@@ -7,6 +7,7 @@ targets, are priors of the cost model alone.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -95,14 +96,15 @@ class Reuse:
         results = at_reference_speed([each.result for each in (*own, *imported)], self._anchor_s)
         self._measured = Measured(_in_variables(task, results))
         self._kernels = list(dict.fromkeys(result.kernel for result in results))
-        self._hints = self._hinted(space, knowledge.records)
+        self._hints = self._hinted(space, knowledge.records) + self._succeeding(space, current)
         self.warm = self._warm(Measured(results), knowledge)
         """What the cost model is trained on before the search begins."""
         self.facts = _facts(task, timed, knowledge)
 
     def picks(self, model: CostModel) -> list[tuple[MicroKernel, list[int]]]:
         """What to time first: of the best known set each kernel at the instances that it serves, then alternatives
-        where they are known to be nearly as good; then hints. Instances by index."""
+        where they are known to be nearly as good; then hints, and what an earlier release's best kernels have become.
+        Instances by index."""
         return [*(self._best(model) if self._kernels else ()), *self._hints]
 
     def _best(self, model: CostModel) -> list[tuple[MicroKernel, list[int]]]:
@@ -136,6 +138,22 @@ class Reuse:
             if _is_usable(space, kernel) and len(picks) < MAX_HINTS:
                 shape = dict(record.result.instance.values)
                 picks[kernel] = [min(range(len(dims)), key=lambda at: log_distance(shape, dims[at]))]
+        return list(picks.items())
+
+    def _succeeding(self, space: UnionSpace, records: Sequence[TuningRecord]) -> list[tuple[MicroKernel, list[int]]]:
+        """Kernels that an earlier release found and this one writes in another form: the fastest at each instance, as
+        that form, which nobody has measured."""
+        task = self._task
+        forms = {kernel: _form_of_today(space, kernel) for kernel in {each.result.kernel for each in records}}
+        timed = [each.result for each in records if each.result.ok and _is_comparable(each, task)]
+        past = _in_variables(task, (result for result in timed if forms[result.kernel] not in (None, result.kernel)))
+        picks: dict[MicroKernel, list[int]] = {}
+        for index, instance in enumerate(task.instances):
+            own = [result for result in past if result.instance.values == instance.values]
+            best = min(own, key=lambda result: result.latency_s or math.inf, default=None)
+            form = None if best is None else forms[best.kernel]
+            if form is not None and form not in (*self._kernels, *self.wrong):
+                picks.setdefault(form, []).append(index)
         return list(picks.items())
 
     def _warm(self, known: Measured, knowledge: Knowledge) -> tuple[WarmRecord, ...]:
@@ -182,10 +200,15 @@ def shared_knowledge(shared: Iterable[SharedRecord], task: SearchTask) -> Knowle
 
 def _is_usable(space: UnionSpace, kernel: MicroKernel) -> bool:
     """Whether the task can use a kernel as it stands: of the same version of a rule, and legal for it."""
+    return _form_of_today(space, kernel) == kernel
+
+
+def _form_of_today(space: UnionSpace, kernel: MicroKernel) -> MicroKernel | None:
+    """The kernel as this release writes it; None for one of another version of a rule, or that is not legal."""
     if not space.has_rule_of(kernel):
-        return False
+        return None
     own = space.space_of(kernel)
-    return own.has_axes_of(kernel) and own.legal(own.values_of(kernel)) == kernel
+    return own.legal(own.values_of(kernel)) if own.has_axes_of(kernel) else None
 
 
 def _is_comparable(record: TuningRecord, task: SearchTask) -> bool:

@@ -237,6 +237,26 @@ def test_a_job_of_other_variables_and_another_range_reuses_them_too(first: tuple
     assert results[64] == pytest.approx(best[128], rel=0.05)
 
 
+def test_what_an_earlier_release_found_is_timed_first_in_the_form_of_today(
+    first: tuple[list[MeasureResult], float],
+) -> None:
+    # Kernels of wide panels have no such axis; no search draws them any more.
+    def wide(result: MeasureResult) -> MeasureResult:
+        kernel = result.kernel
+        values = tuple((name, value) for name, value in kernel.values if name != "panel")
+        return replace(result, kernel=replace(kernel, values=values))
+
+    of_today = [each for each in first[0] if each.ok and each.kernel["nv"] > 1]
+    past = [wide(each) for each in of_today]
+    assert not {each.kernel for each in past} & {each.kernel for each in of_today}
+    bench = Bench()
+    bench.tune(40, knowledge=Knowledge(in_symbols(past)))
+    known_ones = [(each.kernel, each.instance) for each in bench.results if each.phase is Phase.KNOWN]
+    for instance in TASK.instances:
+        fastest = min((each for each in of_today if each.instance == instance), key=lambda each: known(each.latency_s))
+        assert (fastest.kernel, instance) in known_ones
+
+
 def test_records_of_a_slower_hour_are_taken_to_the_speed_of_this_one(
     first: tuple[list[MeasureResult], float],
 ) -> None:
