@@ -82,11 +82,22 @@ class Reader:
 
     def write(self, stage: Stage, value: TirExpr) -> None:
         """Store a stage's ``value`` in a register, of the tensor's dtype; it is used several times: bind it."""
-        result, at = stored(value, self.workload.tensors[stage.tensor].dtype), [self.index[axis] for axis in stage.axes]
+        self._store(stage, stored(value, self.workload.tensors[stage.tensor].dtype))
+
+    def _store(self, stage: Stage, value: TirExpr) -> None:
+        at = [self.index[axis] for axis in stage.axes]
         if self.lanes == 1:
-            I.buffer_store(self.buffers[stage.tensor], result, at)
+            I.buffer_store(self.buffers[stage.tensor], value, at)
         else:
-            Vectors(self.lanes).store(self.buffers[stage.tensor], result, at[:-1], at[-1], self.limit)
+            Vectors(self.lanes).store(self.buffers[stage.tensor], value, at[:-1], at[-1], self.limit)
+
+    def move(self, stage: Stage, read: Read) -> None:
+        """Store what is read, of the stage's dtype and not padded, as it lies: short floats without conversions."""
+        lanes = self.lanes if self.along in axes_of(read) else 1
+        value = I.Bind(self._plain(self.buffers[read.tensor], self.indices(read), lanes))
+        if lanes < self.lanes:
+            value = tirx.Broadcast(value, self.lanes)
+        self._store(stage, value)
 
     def within(self, value: TirExpr, otherwise: TirExpr) -> TirExpr:
         """``value`` before the limit, ``otherwise`` in the lanes past it."""

@@ -84,6 +84,11 @@ class Atom:
         measured = rates.of_instruction(self.name)
         return self.unit.cycles if measured is None else measured / rates.fma_per_cycle(hardware)
 
+    @property
+    def is_along_k(self) -> bool:
+        """Whether it takes words of both operands as they lie along k (dots.py): nothing is added to either."""
+        return self.unit is None and not self.offset and self.total == "float32"
+
     def is_on(self, hardware: Hardware) -> bool:
         return not self.needs or self.needs.get(hardware.vector_bytes) in hardware.features
 

@@ -153,7 +153,8 @@ def canonicalised(values: Mapping[str, int], product: Product, atoms: Mapping[in
     if atom.unit is not None and not is_in_place and pack != product.pack_of_dots:
         return {**values, **_of_unit(values, atom, constant)}
     canonical = {**values, **{name: value for name, value, _ in _forced(values, product)}}
-    if "group" in canonical and (is_in_place or atom.unit is not None):
+    is_dots = pack == product.pack_of_dots
+    if "group" in canonical and (is_in_place or atom.unit is not None) and not (is_dots and atom.is_along_k):
         # What is not packed has no words, and is multiplied by vectors.
         canonical["group"] = 1 if 1 in atoms else best_of_vectors(atoms)
     if parts_of_k(values) > 1 and values["kc"] * parts_of_k(values) * atom.group >= (product.depth or math.inf):
@@ -211,7 +212,7 @@ def check(
     mr, mb, ku, ahead = values["mr"], values["mb"], values["ku"], values["ahead"]
     if values["rows"] and mb * mr > MAX_PACKED_ROWS:
         raise IllegalKernel(f"mb={mb} mr={mr} packs {mb * mr} rows, limit {MAX_PACKED_ROWS}")
-    if atom.group > 1 and not constant and values["pack"] == IN_PLACE:
+    if atom.group > 1 and not constant and values["pack"] == IN_PLACE != product.pack_of_dots:
         raise IllegalKernel(f"group={atom.depth} multiplies words: needs the panels packed")
     for name, value, text in _forced(values, product):
         if values[name] != value:

@@ -12,7 +12,9 @@ from tuner.schedule.product.context import EmitContext
 from tuner.schedule.product.product import Place, ceil_div
 from tuner.schedule.product.tile import through_epilogue
 from tuner.schedule.tir import I, TirExpr, i64, tirx
-from tuner.schedule.vector.memory import DTYPE
+from tuner.schedule.vector.arithmetic import bound
+from tuner.schedule.vector.dtypes import stored_as
+from tuner.schedule.vector.memory import DTYPE, Vectors
 
 
 def dots(
@@ -32,9 +34,8 @@ def dots(
 
 
 def _tile(context: EmitContext, rows: Sequence[TirExpr], columns: Sequence[TirExpr]) -> None:
-    vectors, m, n, whole_k = context.vectors, context.extent["m"], context.extent["n"], context.steps
-    first, k = whole_k.first, whole_k.length
-    lanes, every = vectors.lanes, vectors.ramp(0)
+    vectors, m, n, words = context.vectors, context.extent["m"], context.extent["n"], context.words
+    lanes, every, wide = vectors.lanes, vectors.ramp(0), Vectors(words.width)
     slots = [[I.alloc_buffer((lanes,), DTYPE) for _ in columns] for _ in rows]
     for slot in (slot for line in slots for slot in line):
         I.buffer_store(slot, vectors.zero(), [every])
@@ -44,25 +45,35 @@ def _tile(context: EmitContext, rows: Sequence[TirExpr], columns: Sequence[TirEx
             place_of: Callable[[EmitContext, TirExpr], Place], index: TirExpr, size: TirExpr, dtype: str
         ) -> TirExpr:
             buffer, place = place_of(context, tirx.min(index, size - i64(1)))
-            return I.Bind(context.words.taken(vectors.load(buffer, place, p, limit), dtype))
+            return I.Bind(words.taken(wide.load(buffer, place, p, limit), dtype))
 
         right = [load(context.right.step, column, n, context.right.dtype) for column in columns]
         for row, line in zip(rows, slots, strict=True):
             left = load(context.left.row, row, m, context.left.dtype)
             for slot, column in zip(line, right, strict=True):
-                I.buffer_store(slot, slot[every] + left * column, [every])
+                I.buffer_store(slot, words.atom.products(slot[every], left, column), [every])
 
-    whole = tirx.floordiv(k, i64(lanes))
+    first, k = _elements(context)
+    whole = tirx.floordiv(k, i64(wide.lanes))
     with I.serial(i64(0), whole) as turn:
-        step(first + turn * i64(lanes), None)
-    with I.If(whole * i64(lanes) < k), I.Then():
-        step(first + whole * i64(lanes), first + k)
+        step(first + turn * i64(wide.lanes), None)
+    with I.If(whole * i64(wide.lanes) < k), I.Then():
+        step(first + whole * i64(wide.lanes), first + k)
     for row, line in zip(rows, slots, strict=True):
         for column, slot in zip(columns, line, strict=True):
             with I.If(tirx.And(row < m, column < n)), I.Then():
-                total = vectors.total(slot[every])
+                total, dtype = vectors.total(slot[every]), context.result.dtype
                 buffer, place = context.result.row(context, row)
-                I.buffer_store(buffer, total, [*place, column])
+                I.buffer_store(buffer, total if dtype == DTYPE else stored_as(bound(total), dtype), [*place, column])
+
+
+def _elements(context: EmitContext) -> tuple[TirExpr, TirExpr]:
+    """The first element of k of the kernel's share, and how many there are: its steps are of words."""
+    first, length, group = context.steps.first, context.steps.length, i64(context.words.atom.group)
+    if context.words.atom.group == 1:
+        return first, length
+    begin = bound(first * group)
+    return begin, bound(tirx.min(length * group, context.depth - begin))
 
 
 def _through_epilogue(context: EmitContext, row: TirExpr, columns: tuple[TirExpr, TirExpr]) -> None:

@@ -218,7 +218,9 @@ class Estimate:
         """Tiles whose vectors run along k (dots.py): every sum is added up across its lanes at the end."""
         c, work = self.rates, self.mr * self.nv
         steps = np.ceil(self.k / self.lanes)
-        step = np.maximum(work / self.fma_per_cycle, (self.mr + self.nv) / c.loads)
+        widened = self.mr * self.words.left_widened + self.nv * self.words.right_widened
+        issued = work * self.words.issue + widened
+        step = np.maximum(issued / self.fma_per_cycle, (self.mr + self.nv) / c.loads)
         tiles = (self.tiles + (self.rest > 0)) * np.ceil(np.ceil(self.n / self.nv) / self.of["tn"])
         return np.asarray(tiles * (steps * step + work * c.dot + c.tile))
 

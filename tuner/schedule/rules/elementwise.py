@@ -34,6 +34,7 @@ from tuner.schedule.rule import Extents, Mismatch, need, pattern
 from tuner.schedule.space import Axis, MicroKernel
 from tuner.schedule.tir import I, i64, tirx
 from tuner.schedule.vector.arithmetic import bound
+from tuner.schedule.vector.dtypes import SHORT_FLOATS
 
 MAX_TILE = 64
 ROW_CYCLES = 5.0
@@ -155,6 +156,7 @@ class _Output(Nest):
         super().__init__(task, kernel, function, lanes)
         self.loops, self.stage = loops, loops.stage
         self.last = self.stage.axes[-1] if self.stage.axes else ""
+        self.moved = moved(self.workload, self.stage)
 
     def emit(self, spans: Mapping[str, Share]) -> None:
         """The loops over the output's axes in order; a transposed pair is walked in blocks, innermost."""
@@ -218,4 +220,16 @@ class _Output(Nest):
     def _compute(self, index: Index, lanes: int = 1, known: Known = NOTHING) -> None:
         """One element of the output, or ``lanes`` of them along the last axis; ``known``: reads of it."""
         reader = self.reader(index, lanes, self.last)
-        write_outputs((self.stage,), reader.evaluator(known).value(self.stage.body), reader)
+        if self.moved is None or self.moved in known:
+            write_outputs((self.stage,), reader.evaluator(known).value(self.stage.body), reader)
+        else:
+            reader.move(self.stage, self.moved)
+
+
+def moved(workload: Workload, stage: Stage) -> Read | None:
+    """What a stage reads that computes nothing, where elements of that dtype are converted to be computed with."""
+    body, tensors = stage.body, workload.tensors
+    if not isinstance(body, Read) or body.tensor in dict(workload.padding):
+        return None
+    dtype = tensors[body.tensor].dtype
+    return body if dtype in SHORT_FLOATS and dtype == tensors[stage.tensor].dtype else None

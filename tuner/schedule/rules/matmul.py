@@ -51,6 +51,7 @@ from tuner.schedule.product.product import DTYPE, can_hold_partial
 from tuner.schedule.product.rule import ProductRule
 from tuner.schedule.rule import NoMatch
 from tuner.schedule.space import Axis, MicroKernel, SearchSpace
+from tuner.schedule.vector.dtypes import SHORT_FLOATS
 
 
 class Matmul(ProductRule[Matrices]):
@@ -122,8 +123,10 @@ def _packings(task: SearchTask, product: Matrices) -> tuple[int, ...]:
     """Choices of ``pack``. Vectors along k waste no lanes on columns that a panel of a vector's width does not have."""
     hardware, right, dots = task.known_target.hardware, product.right, product.pack_of_dots
     choices = (IN_PLACE,) if right.is_packed_ahead else (IN_PLACE, BY_BLOCK, AT_ONCE)
-    # Sums across vectors go through the output (dots.py).
-    if product.result.dtype != DTYPE or 1 not in product.atoms(hardware):
+    # Sums across vectors go through the output before an epilogue (dots.py).
+    dtype, is_bare = product.result.dtype, not product.result.epilogue
+    can_hold = dtype == DTYPE or (dtype in SHORT_FLOATS and is_bare)
+    if not can_hold or 1 not in product.atoms(hardware):
         return tuple(choice for choice in choices if choice != dots)
     columns = task.workload.sizes[product.axes["n"]].constant
     is_thin = right.is_packed_ahead and columns is not None and columns <= hardware.lanes()
@@ -138,8 +141,10 @@ def _has_strips(values: Mapping[str, int] | MicroKernel, product: Matrices) -> b
 def _in_words(values: Mapping[str, int], product: Matrices, atoms: Mapping[int, Atom]) -> dict[str, int]:
     """Rows are packed where the last word of k may be ragged, k is whole where the output cannot hold partial sums."""
     canonical, depth = dict(values), product.depth
-    if "group" in canonical and values["pack"] == product.pack_of_dots:
-        canonical["group"] = 1
+    if values["pack"] == product.pack_of_dots:
+        if "group" in canonical and not engine.atom_of(canonical, atoms).is_along_k:
+            canonical["group"] = 1
+        return {**canonical, "kc": 0}
     group = engine.atom_of(canonical, atoms).group
     if group > 1 and (depth is None or depth % group):
         canonical["rows"] = 1

@@ -1,18 +1,21 @@
-"""Transposes against the reference: squares in registers, ragged ends, threads."""
+"""Transposes against the reference: squares in registers, ragged ends, threads; and what is only moved."""
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.compiled import built_problems
+from tests.compiled import built_problems, loaded
 from tests.shares import shares
+from tuner.library.codegen import compile_candidate
 from tuner.program.job.build import workload_from_json
 from tuner.program.job.task import SearchTask
 from tuner.program.language.shape_vars import ShapeVar
 from tuner.program.target import Target, native
-from tuner.schedule import rules_of, space_of
+from tuner.schedule import default_kernel, rules_of, space_of
 from tuner.schedule.rule import matched
 from tuner.schedule.rules.elementwise import match
 
@@ -24,12 +27,13 @@ PROGRAMS = (
 )
 SIZES = [(0, 3, 5), (2, 0, 5), (2, 3, 0), (1, 1, 1), (2, 17, 16), (33, 35, 40), (1, 64, 130)]
 """Of b, m and n."""
+DTYPES = {"bfloat16": ml_dtypes.bfloat16, "float16": np.float16}
 
 
 @shares(4)
 @settings(max_examples=3)
 @given(
-    text=st.sampled_from(PROGRAMS), dtype=st.sampled_from(["float32", "float64", "bfloat16"]),
+    text=st.sampled_from(PROGRAMS), dtype=st.sampled_from(["float32", "float64", "bfloat16", "float16"]),
     threads=st.integers(1, 2), seed=st.integers(0, 2**32 - 1), is_narrow=st.booleans(),
 )  # fmt: skip
 def test_any_sizes(share: int, text: str, dtype: str, threads: int, seed: int, is_narrow: bool) -> None:
@@ -40,6 +44,26 @@ def test_any_sizes(share: int, text: str, dtype: str, threads: int, seed: int, i
     kernel = space_of(task).sample(np.random.default_rng(seed))
     shapes = [workload.dims(dict(zip("BMN", sizes, strict=True))) for sizes in SIZES]
     assert built_problems(task, kernel, shapes) == []
+
+
+@pytest.mark.parametrize("text", ["out[b, n] = x[b, n]", "out[b, n] = x[n, b]", "out[b, n] = x[b]", "out[n, b] = x[n]"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_short_floats_that_are_only_moved_keep_their_bits(text: str, dtype: str) -> None:
+    """Those of numbers that are none, too, as a copy of memory does."""
+    workload = workload_from_json({"program": text, "extents": {"b": "B", "n": "N"}, "dtype": dtype})
+    task = SearchTask(workload, shape_vars=(ShapeVar("B", range(65)), ShapeVar("N", range(65))), target=native())
+    kernel = default_kernel(task)
+    # A square of a transpose goes through registers as numbers.
+    kernel = space_of(task).space_of(kernel).kernel({**dict(kernel.values), "tile": 0})
+    call, rng = loaded(compile_candidate(task, kernel).binary), np.random.default_rng(0)
+    for sizes in ({"b": 5, "n": 37}, {"b": 3, "n": 16}, {"b": 1, "n": 1}):
+        axes = text[text.index("x[") + 2 : -1].split(", ")
+        bits = rng.integers(0, 2**16, [sizes[axis] for axis in axes], np.uint16)
+        order = text[4 : text.index("]")].split(", ")
+        out = np.zeros([sizes[axis] for axis in order], np.uint16)
+        call([bits.view(DTYPES[dtype]), out.view(DTYPES[dtype])])
+        wanted = bits[:, None] if len(axes) == 1 else bits if axes == order else bits.T
+        assert (out == wanted).all()
 
 
 def test_which_reads_are_turned() -> None:
