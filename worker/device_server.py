@@ -1,19 +1,18 @@
-"""Serving this machine as a device of a tracker: ``python -m worker.device_server --tracker HOST:PORT --key local``."""
+"""Serving this machine as a device of a tracker, in a child process."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
+from tuner.measure import device
 from tuner.measure.child import Child
-from tuner.measure.device import options as device_options
-from tuner.measure.device import process as device_process
 from tuner.measure.device.signer import TOKEN
 from tuner.measure.network.addresses import Address
 from tuner.measure.processes import DEVICE
 from tuner.measure.sandbox.confinement import clean_environment
 
-MODULE = f"{__package__}.device_server"
+MODULE = f"{device.__name__}.process"
+"""Not one of this package, which sets variables of Ray's: a device that has them starts itself again without."""
 
 
 def start_device(
@@ -35,16 +34,3 @@ def start_device(
     args = ["--tracker", f"{tracker[0]}:{tracker[1]}", "--key", key, "--host", host, "--port", str(port)]
     environment = clean_environment(DEVICE if token is None else {**DEVICE, TOKEN: token})
     return Child(MODULE, [*args, "--id", device_id], data_dir=data_dir, environment=environment)
-
-
-def main(argv: list[str] | None = None) -> None:
-    """Run ``tuner.measure.device.process`` with a tracker and a key required."""
-    argv = sys.argv[1:] if argv is None else argv
-    options = device_options.parse_options(argv)
-    if options.tracker is None or not options.key:
-        sys.exit(f"{MODULE}: give --tracker HOST:PORT and --key KEY")
-    device_process.main(argv)
-
-
-if __name__ == "__main__":
-    main()

@@ -12,11 +12,13 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-
-from tvm.rpc.tracker import PopenTrackerServerState
+from typing import TYPE_CHECKING
 
 from tuner.measure.child import Child, announce, orphaned
-from tuner.measure.processes import set_on_signals
+from tuner.measure.processes import RUNTIME_ONLY, set_on_signals
+
+if TYPE_CHECKING:
+    from tvm.rpc.tracker import PopenTrackerServerState
 
 MODULE = f"{__package__}.tracker"
 FIRST_PORT = 9190
@@ -39,12 +41,14 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def serve_until_stopped(host: str, port: int, on_ready: Callable[[int], object], parent: int | None = None) -> None:
-    """Serve until a signal, or until the parent is no longer the one given; ``on_ready`` is called with the port.
+    """Serve until a signal, or until the parent is no longer the one given; ``on_ready`` is called with the port. Ends
+    this process, which must not have loaded TVM: a tracker has no use for the compiler.
 
     Raises ValueError if the port is taken.
     """
     stop = threading.Event()
     set_on_signals(stop)
+    os.environ.update(RUNTIME_ONLY)
     state = _listen(host, port)
     on_ready(state.port)
     while not (stop.wait(POLL_S) or orphaned(parent)):
@@ -64,6 +68,8 @@ def parse_options(argv: list[str] | None) -> argparse.Namespace:
 
 def _listen(host: str, port: int) -> PopenTrackerServerState:
     """Listen on ``port``, or on a free one if it is 0. Raises ValueError if the port stays taken for REBIND_S."""
+    from tvm.rpc.tracker import PopenTrackerServerState  # noqa: PLC0415 - once it is known how much of TVM is wanted
+
     if port == 0:
         # Each process starts at another port, so that trackers that start and stop at the same time do not take each
         # other's. Not an ephemeral port: a device that reconnects to a tracker that has ended could be given that very

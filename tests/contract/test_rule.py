@@ -149,6 +149,9 @@ def test_theory_and_features_answer_for_every_shape(case: Asked) -> None:
     assert (prior > 0).all()
     assert features.dtype == np.float32
     assert np.isfinite(features).all()
+    both = rule.theory(task, kernels, extents)
+    assert np.array_equal(both.latency_s, prior)
+    assert np.array_equal(both.features(), features)
     # What is said of a pair does not depend on what else is asked.
     at = min(7, len(shapes) - 1)
     alone = extents_of(task.workload, shapes[at : at + 1])

@@ -5,8 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any, ClassVar, TypeVar
+from functools import lru_cache, partial
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +37,13 @@ class NoMatch:
     """Why a rule does not take a workload on a target."""
 
     reason: str
+
+
+class Theory(NamedTuple):
+    """What the analytic model expects of kernels on shapes, and their features, computed when they are asked for."""
+
+    latency_s: NDArray[np.float64]
+    features: Callable[[], NDArray[np.float32]]
 
 
 class Rule(ABC):
@@ -82,6 +89,10 @@ class Rule(ABC):
     @abstractmethod
     def features(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float32]:
         """[kernels, shapes, features]: what the learned residual looks at; as many for every workload of the rule."""
+
+    def theory(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> Theory:
+        """Both: a rule may compute once what they share."""
+        return Theory(self.estimate_s(task, kernels, extents), partial(self.features, task, kernels, extents))
 
     def is_bounded(self, kernel: MicroKernel) -> bool:
         """Whether the workspace of this micro-kernel is bounded at shapes beyond a task's range, too. Only such kernels

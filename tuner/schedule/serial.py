@@ -14,7 +14,7 @@ from tuner.program.language.workload import Workload
 from tuner.program.target import Target
 from tuner.schedule.function import KernelFunction
 from tuner.schedule.layout import Layout
-from tuner.schedule.rule import Extents, NoMatch, Rule, Tiles
+from tuner.schedule.rule import Extents, NoMatch, Rule, Theory, Tiles
 from tuner.schedule.space import MicroKernel, SearchSpace
 
 SERIAL = "serial:"
@@ -50,6 +50,9 @@ class Serial(Rule):
 
     def features(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float32]:
         return self.rule.features(task.for_threads(1), self._own(kernels), extents)
+
+    def theory(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> Theory:
+        return self.rule.theory(task.for_threads(1), self._own(kernels), extents)
 
     def is_bounded(self, kernel: MicroKernel) -> bool:
         return self.rule.is_bounded(self._own([kernel])[0])

@@ -18,11 +18,12 @@ from tuner.library.build import build_library
 from tuner.library.dispatcher import Dispatcher
 from tuner.library.package import LibraryFiles
 from tuner.measure import BuilderLost, BuildResult, never
-from tuner.measure.builders.child import Build, Link, Objects, build_one, link_one, link_timeout_s, linked, lost_build
+from tuner.measure.builders.child import Build, Link, Objects, link_timeout_s, linked, lost_build
 from tuner.measure.machine import oom_kills
 from tuner.program.job.task import SearchTask
 from tuner.schedule.space import MicroKernel
 from worker.building.actor_pool import GONE, ActorPool, Slot
+from worker.building.build_actor import BuildActor
 from worker.building.cores import Cores
 
 BUILD_TIMEOUT_S = 30.0
@@ -32,24 +33,6 @@ CORES = 0.9
 GRACE_S = 5.0
 """An actor ends itself when a build times out; after this much longer it is killed."""
 POLL_S = 1.0
-
-
-class BuildActor:
-    """Lives in a Ray process and compiles, one candidate after another."""
-
-    def __init__(self, build: Build, link: Link) -> None:
-        self._build, self._link = build, link
-
-    def ready(self) -> None:
-        """Returns once the compiler is loaded, which importing this module does."""
-
-    def build(self, task: SearchTask, kernel: MicroKernel, timeout_s: float) -> BuildResult:
-        return build_one(self._build, task, kernel, timeout_s)
-
-    def library(
-        self, dispatcher: Dispatcher, job_id: str | None, objects: Objects, timeout_s: float
-    ) -> LibraryFiles | str:
-        return link_one(self._link, dispatcher, job_id, objects, timeout_s)
 
 
 @dataclass(frozen=True)

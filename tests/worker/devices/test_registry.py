@@ -77,6 +77,13 @@ def test_devices_come_back_to_a_tracker_that_was_killed(tmp_path: Path) -> None:
             client.request(OWN_KEY, 20.0, 5.0).rpc.get_function("CloseRPCConnection")()
 
 
+def test_a_tracker_loads_no_compiler(tmp_path: Path) -> None:
+    with start_tracker(data_dir=tmp_path) as tracker:
+        loaded = Path(f"/proc/{tracker.pid}/maps").read_text()
+    assert "libtvm_runtime" in loaded
+    assert "libtvm_compiler" not in loaded
+
+
 def test_a_throttled_device_should_rest_and_stays_in_the_count(
     storage: Storage, tracker: tuple[str, int], tmp_path: Path
 ) -> None:

@@ -19,6 +19,7 @@ a formula here takes another version of calibrations (tuner/program/target/calib
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -60,31 +61,14 @@ class _Terms(NamedTuple):
 
 def latency_s(task: SearchTask, product: Product, kernels: Sequence[MicroKernel], extents: Extents) -> Floats:
     """[kernels, shapes] seconds."""
-    return Estimate(task, product, kernels, extents).terms().total / task.rates.clock_hz
+    return Estimate(task, product, kernels, extents).latency_s()
 
 
 def features(
     task: SearchTask, product: Product, kernels: Sequence[MicroKernel], extents: Extents
 ) -> NDArray[np.float32]:
-    """[kernels, shapes, features]: logarithms of the extents, the kernel's values, and how the terms compare."""
-    result = Estimate(task, product, kernels, extents)
-    hardware, terms, m, n, k = result.hardware, result.terms(), result.m, result.n, result.depth
-    tiles = np.floor(m / result.mr)
-    columns: list[Floats] = [
-        np.log2(m + 1), np.log2(n + 1), np.log2(k + 1),
-        np.log2(terms.total), np.log2(np.maximum(terms.compute, 1.0) / terms.useful), terms.stream / terms.total,
-        terms.output / terms.total, terms.packing / terms.total,
-        m - tiles * result.mr, (m - tiles * result.mr) / np.maximum(m, 1),
-        np.ceil(n / result.nr) * result.nr / np.maximum(n, 1) - 1,
-        np.log2(tiles + 1), np.minimum(tiles, result.of["mb"]),
-        np.log2(result.panel_bytes / hardware.l2_bytes + 2**-10),
-        np.log2(result.block_bytes / hardware.l2_bytes + 2**-10),
-        *(value for name, value in result.of.items() if name not in ("group", "panel", "split_k")),
-        result.mr * result.nv,
-        # Every workload has these, whether its kernels have the axis or not: searches learn from each other.
-        np.log2(result.of["group"]), np.log2(result.words.left_bytes), np.log2(result.words.right_bytes),
-    ]  # fmt: skip
-    return np.stack(np.broadcast_arrays(*columns, terms.total)[:-1], axis=2).astype(np.float32)
+    """[kernels, shapes, features], of an Estimate."""
+    return Estimate(task, product, kernels, extents).features()
 
 
 class Words:
@@ -180,6 +164,31 @@ class Estimate:
         self.tile_bytes = self.mr * self.steps * self.left_bytes
         self.block_bytes = np.minimum(self.tiles + 1, mb) * self.mr * self.steps * self.left_bytes
 
+    def latency_s(self) -> Floats:
+        """[kernels, shapes] seconds."""
+        return self.terms.total / self.rates.clock_hz
+
+    def features(self) -> NDArray[np.float32]:
+        """[kernels, shapes, features]: logarithms of the extents, the kernel's values, and how the terms compare."""
+        hardware, terms, m, n, k = self.hardware, self.terms, self.m, self.n, self.depth
+        tiles = np.floor(m / self.mr)
+        columns: list[Floats] = [
+            np.log2(m + 1), np.log2(n + 1), np.log2(k + 1),
+            np.log2(terms.total), np.log2(np.maximum(terms.compute, 1.0) / terms.useful), terms.stream / terms.total,
+            terms.output / terms.total, terms.packing / terms.total,
+            m - tiles * self.mr, (m - tiles * self.mr) / np.maximum(m, 1),
+            np.ceil(n / self.nr) * self.nr / np.maximum(n, 1) - 1,
+            np.log2(tiles + 1), np.minimum(tiles, self.of["mb"]),
+            np.log2(self.panel_bytes / hardware.l2_bytes + 2**-10),
+            np.log2(self.block_bytes / hardware.l2_bytes + 2**-10),
+            *(value for name, value in self.of.items() if name not in ("group", "panel", "split_k")),
+            self.mr * self.nv,
+            # Every workload has these, whether its kernels have the axis or not: searches learn from each other.
+            np.log2(self.of["group"]), np.log2(self.words.left_bytes), np.log2(self.words.right_bytes),
+        ]  # fmt: skip
+        return np.stack(np.broadcast_arrays(*columns, terms.total)[:-1], axis=2).astype(np.float32)
+
+    @cached_property
     def terms(self) -> _Terms:
         c = self.rates
         compute, output = self._compute(), self._output()

@@ -20,7 +20,7 @@ from tuner.schedule.product.atom import imported
 from tuner.schedule.product.context import EmitContext, context_of
 from tuner.schedule.product.parts import most_partial_bytes, multiply, split_axes
 from tuner.schedule.product.product import Product, can_hold_partial
-from tuner.schedule.rule import Extents, NoMatch, Rule, Tiles, matched
+from tuner.schedule.rule import Extents, NoMatch, Rule, Theory, Tiles, matched
 from tuner.schedule.space import Axis, MicroKernel, SearchSpace
 
 Found = TypeVar("Found", bound=Product)
@@ -79,6 +79,10 @@ class ProductRule(Rule, Generic[Found]):
 
     def features(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float32]:
         return estimate.features(task, self.product(task.workload), kernels, extents)
+
+    def theory(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> Theory:
+        known = estimate.Estimate(task, self.product(task.workload), kernels, extents)
+        return Theory(known.latency_s(), known.features)
 
     def is_bounded(self, kernel: MicroKernel) -> bool:
         # Sums over parts of k are as large as the output.

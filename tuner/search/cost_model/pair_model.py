@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -116,9 +116,9 @@ class PairCostModel:
         latency_s, spread = np.empty((2, len(kernels), len(shapes)))
         for rule, rows in by_rule(kernels):
             own = [kernels[row] for row in rows]
-            prior = np.log(rule.estimate_s(task, own, extents))
-            features = partial(rule.features, task, own, extents)
-            residual, error = self._residuals[rule.name].predict(features, prior.shape)
+            theory = rule.theory(task, own, extents)
+            prior = np.log(theory.latency_s)
+            residual, error = self._residuals[rule.name].predict(theory.features, prior.shape)
             latency_s[rows], spread[rows] = np.exp(prior + residual), error
         return Prediction(latency_s, spread)
 
@@ -139,8 +139,8 @@ class PairCostModel:
         was predicted."""
         rule, task = self._rules[pairs.kernels[0].rule], pairs.task.at_rates(self._rates)
         extents, residual = extents_of(task.workload, [pairs.shape]), self._residuals[rule.name]
-        prior = rule.estimate_s(task, pairs.kernels, extents)[:, 0]
-        features = rule.features(task, pairs.kernels, extents)[:, 0]
+        theory = rule.theory(task, pairs.kernels, extents)
+        prior, features = theory.latency_s[:, 0], theory.features()[:, 0]
         targets = np.log(pairs.latency_s) - np.log(prior)
         if not np.isfinite(targets).all():
             raise ValueError(f"theory expects {prior} s")

@@ -59,7 +59,7 @@ from tuner.schedule.product.axes import (
 from tuner.schedule.product.estimate import BYTES, Estimate
 from tuner.schedule.product.match import plain
 from tuner.schedule.product.product import DTYPE, TOTAL_BYTES, can_hold_partial
-from tuner.schedule.rule import Extents, Mismatch, NoMatch, Rule, Tiles, matched, need, pattern
+from tuner.schedule.rule import Extents, Mismatch, NoMatch, Rule, Theory, Tiles, matched, need, pattern
 from tuner.schedule.rules.mlp.emit import kept_width, whole_rows, write
 from tuner.schedule.space import Axis, MicroKernel, SearchSpace
 
@@ -248,6 +248,10 @@ class Mlp(Rule):
     def features(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float32]:
         return _Estimate(task, kernels, extents).features()
 
+    def theory(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> Theory:
+        known = _Estimate(task, kernels, extents)
+        return Theory(known.latency_s(), known.features)
+
     def layouts(self, task: SearchTask, kernel: MicroKernel) -> Mapping[str, Layout]:
         chain, lanes = chain_of(task.workload), task.known_target.hardware.lanes()
         layouts: dict[str, Layout] = {}
@@ -275,7 +279,7 @@ class _Estimate:
         own = zip(*(self.chain.kernels(kernel) for kernel in kernels), strict=True)
         each = [Estimate(task, product, of, extents) for product, of in zip(self.chain.products, own, strict=True)]
         self.first, self.second = each[-2:]
-        self.products = [of.terms().total / task.rates.clock_hz for of in each]
+        self.products = [of.latency_s() for of in each]
         self.whole = np.array([[float(kernel["whole"])] for kernel in kernels])
         self.rows, self.f = np.ceil(self.second.m / task.threads), self.second.k
         # Bytes of the intermediates that are kept at a time, by one thread.
