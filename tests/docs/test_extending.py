@@ -17,6 +17,7 @@ import pytest
 
 from tests.docs.pages import DOCS, ROOT, blocks
 from tests.docs.promised import listed, section
+from tuner import without_torch
 
 HOWTO = DOCS / "howto"
 FOLLOWED = ("operator", "policy", "figure", "route", "rule", "target")
@@ -149,7 +150,7 @@ def run(tree: Path, *arguments: str) -> str:
     """What Python prints in the extended tree, where it finds no other copy of the packages."""
     # Tests that are run there are no worker's of this run: they would share its databases, or those of an earlier one.
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    environment = kept | {"PYTHONPATH": str(tree)}
+    environment = kept | without_torch.ENVIRONMENT | {"PYTHONPATH": str(tree)}
     done = subprocess.run(
         [sys.executable, *arguments],
         check=False,
@@ -165,7 +166,9 @@ def run(tree: Path, *arguments: str) -> str:
 
 def passed(tree: Path, files: Sequence[str], chosen: str) -> int:
     """How many tests of these files, those that are chosen (``-k``), pass in the extended tree. None may fail."""
-    said = run(tree, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", "-m", "not soak", *files, "-k", chosen)
+    # Hypothesis would read all of the tree for constants.
+    without = [option for each in ("cacheprovider", "hypothesispytest") for option in ("-p", f"no:{each}")]
+    said = run(tree, "-m", "pytest", "-q", "-n", "0", *without, "-m", "not soak", *files, "-k", chosen)
     found = re.search(r"(\d+) passed", said)
     assert found is not None, said
     return int(found[1])
