@@ -42,8 +42,6 @@ from tuner.records import ErrorKind
 from worker.tracker import start_tracker
 
 USER = "nobody"
-MEMORY = "128M"
-"""What a candidate may map: to fill more takes longer, and shows no more."""
 
 EATS_MEMORY = "for (char *p; (p = malloc(1 << 24)); ) memset(p, 1, 1 << 24);"
 EATS_UNTIL_IT_CRASHES = "for (;;) memset(malloc(1 << 24), 1, 1 << 24);"
@@ -118,7 +116,7 @@ def device(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     with pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
         patch.setenv("SECRET", "abc")
         if request.param == "as it is":
-            local = stack.enter_context(LocalDevice(folder, ["--memory", MEMORY]))
+            local = stack.enter_context(LocalDevice(folder, ["--memory", "512M"]))
             yield Device(local.connect, local.pid, folder=folder)
             return
         if os.geteuid() != 0:
@@ -126,7 +124,7 @@ def device(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         # Below pytest's own folder, which is closed to others.
         patch.delenv("TMPDIR", raising=False)
         tracker = stack.enter_context(start_tracker(data_dir=folder))
-        line = f"device serve --tracker 127.0.0.1:{tracker.port} --id a --json --memory {MEMORY} --user {USER}"
+        line = f"device serve --tracker 127.0.0.1:{tracker.port} --id a --json --memory 512M --user {USER}"
         served = subprocess.Popen([sys.executable, "-m", "shapewright", *line.split()], stdout=subprocess.PIPE)
         stack.enter_context(served)
         stack.callback(served.terminate)
