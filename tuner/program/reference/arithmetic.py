@@ -40,6 +40,9 @@ RANGES: Mapping[str, tuple[float, float]] = {
 and the largest one."""
 FUNCTION_UNITS = 4.0
 """The error that a scalar function may have, in UNITs: vectorised kernels approximate them by polynomials."""
+ROUNDED_UNITS = 3.0
+"""What rounding the factors of a sum may change, in UNITs of the root of their products' squares: five times what
+roundings of random signs come to, and as much as they can of nine terms and less."""
 SATURATING = frozenset({"tanh", "erf", "sigmoid", "sin", "cos", "log"})
 """Functions whose approximations are as good as their largest values: FUNCTION_UNITS also hold as an absolute bound."""
 SLOPES: Mapping[str, Callable[[Array], Array]] = {
@@ -213,6 +216,14 @@ class Arithmetic:
             own = unit * ((2.0 + share) * sums.size + spread * np.abs(sums.value))
             return Bounded(sums.value, self.rounded(sums.value, error + own, dtype, units=0.0))
         return Bounded(sums.value, error)
+
+    def of_rounded(self, total: Bounded, squares: Array, dtype: str) -> Bounded:
+        """A sum of products of which a kernel may round a factor to ``dtype`` first. ``squares``: the sum of theirs.
+
+        Roundings of random signs add up as the root of that; those of factors that are equal are of one sign, and a
+        share of the sum."""
+        own = UNIT[dtype] * (ROUNDED_UNITS * np.sqrt(squares) + np.abs(total.value))
+        return Bounded(total.value, own if total.error is None else total.error + own)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -12,6 +12,7 @@ from tuner.errors import InvalidInput
 from tuner.program.language.dtypes import FLOATS, promoted
 from tuner.program.language.expr import Binary, Expr, Read, axes_of, children, reads
 from tuner.program.language.notation import Stage
+from tuner.program.language.rounding import rounded_weights
 from tuner.program.language.workload import Workload
 from tuner.program.reference.arithmetic import VALUES, Arithmetic, Array, Bounded, Error, Sums
 from tuner.program.reference.blocks import Box, block_of, lengths, sampled, sliced, tiles
@@ -37,6 +38,7 @@ class Interpreter:
         self._arithmetic = Arithmetic(bounds)
         self._expressions = Expressions(workload, dims, self._arithmetic)
         self._sizes, self._dtypes = self._expressions.sizes, self._expressions.dtypes
+        self._rounded = rounded_weights(workload.program, self._dtypes) if bounds else {}
         self._ahead, self._shared = sliced(workload.program, self._sizes)
         self._groups: Groups | None = None
         for tensor, array in zip(workload.inputs, inputs, strict=True):
@@ -157,16 +159,19 @@ class Interpreter:
         """A sum or product over ``parts``, which differ in the reduced axes alone. Integers wrap around."""
         is_sum = stage.reducer == "sum"
         start = np.full(lengths(box, stage.axes), 0 if is_sum else 1, np.float64 if dtype in FLOATS else np.int64)
-        totals: list[Array] = [start, start.astype(np.float64), start.astype(np.float64)] if self._bounds else [start]
+        totals: list[Array] = [start, *(start.astype(np.float64) for _ in range(3))] if self._bounds else [start]
         for part in parts:
             result = self._sums(factors, stage, part, dtype) if is_sum else self._products(stage, part, dtype)
             totals = [total + one if is_sum else total * one for total, one in zip(totals, result, strict=False)]
         terms = math.prod(self._sizes[axis] for axis in stage.reduce_axes)
-        summed = self._arithmetic.summed(Sums(*totals), terms, dtype)
+        summed = self._arithmetic.summed(Sums(*totals[:3]), terms, dtype)
+        if is_sum and stage.tensor in self._rounded:
+            summed = self._arithmetic.of_rounded(summed, totals[3], self._rounded[stage.tensor])
         return Bounded(summed.value.astype(VALUES[dtype], copy=False), summed.error)
 
     def _sums(self, factors: Sequence[Expr], stage: Stage, box: Box, dtype: str) -> list[Array]:
-        """Over one box: the sum of products; with bounds that of their magnitudes, and of these with errors added."""
+        """Over one box: the sum of products; with bounds that of their magnitudes, and of these with errors added; that
+        of their squares, where a kernel may round a factor."""
         scope = (*stage.axes, *stage.reduce_axes)
         orders = [tuple(axis for axis in scope if axis in axes_of(factor)) for factor in factors]
         along = [
@@ -185,10 +190,11 @@ class Interpreter:
             return [value]
         sizes = [np.abs(array.value, dtype=np.float64) for array in arrays]
         size = total(sizes)
+        squares = [total([each * each for each in sizes])] if stage.tensor in self._rounded else []
         if certain:
-            return [value, size, size]
+            return [value, size, size, *squares]
         grown = [s if a.error is None else s + a.error for s, a in zip(sizes, arrays, strict=True)]
-        return [value, size, total(grown)]
+        return [value, size, total(grown), *squares]
 
     def _products(self, stage: Stage, box: Box, dtype: str) -> list[Array]:
         """Over one box: the product of terms; with bounds that of their magnitudes, and of these with errors added."""

@@ -17,7 +17,7 @@ from functools import lru_cache, partial
 
 from tuner.program.target import Hardware
 from tuner.program.target.cpu import TILE_PERMISSION
-from tuner.schedule.product.atom import AddProducts, Atom, MatrixUnit
+from tuner.schedule.product.atom import AddProducts, Atom, MatrixUnit, Rounding
 from tuner.schedule.tir import TirExpr, tirx
 from tuner.schedule.vector.dtypes import lanes_of, vector_type
 
@@ -119,6 +119,18 @@ define linkonce_odr <16 x float> @{_DPBF16}(<16 x float> %total, <32 x i16> %lef
 }}
 """
 
+# LLVM has an instruction for the rounding where it has one for the products.
+_TO_BF16 = Rounding(
+    "shapewright_to_bf16",
+    """
+define linkonce_odr <16 x i16> @shapewright_to_bf16(<16 x float> %value) alwaysinline {
+  %rounded = fptrunc <16 x float> %value to <16 x bfloat>
+  %bits = bitcast <16 x bfloat> %rounded to <16 x i16>
+  ret <16 x i16> %bits
+}
+""",
+)
+
 
 def _dpbf16ps(total: TirExpr, left: TirExpr, right: TirExpr) -> TirExpr:
     return tirx.call_pure_extern(vector_type("float32", lanes_of(total)), _DPBF16, total, left, right)
@@ -136,10 +148,14 @@ PMADDWD = Atom(
     "pmaddwd", BYTES, BYTES, "int32", 2, "int16", {64: "avx512bw", 32: "avx2"}, _pmaddwd, operations=2,
     widened=dict.fromkeys(BYTES, 1.0),
 )  # fmt: skip
+DPBF16 = Atom(
+    "dpbf16ps", _BF16, _BF16, "float32", 2, "uint16", {64: "avx512_bf16"}, _dpbf16ps, code=_DPBF16_CODE,
+    rounding=_TO_BF16,
+)  # fmt: skip
 
 ATOMS: list[Atom] = [
     FMA,
-    Atom("dpbf16ps", _BF16, _BF16, "float32", 2, "uint16", {64: "avx512_bf16"}, _dpbf16ps, code=_DPBF16_CODE),
+    DPBF16,
     PMADDWD,
     Atom("dpbusd", _UINT8, _INT8, "int32", 4, "int8", {64: "avx512_vnni"}, _DPBUSD),
     Atom("dpbusd", _INT8, _INT8, "int32", 4, "int8", {64: "avx512_vnni"}, _DPBUSD, offset=128),

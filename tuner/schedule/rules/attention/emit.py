@@ -26,10 +26,10 @@ from dataclasses import dataclass
 
 from tuner.schedule.loops.shares import Share
 from tuner.schedule.product.product import ceil_div
+from tuner.schedule.rules.attention.context import Context, Tile
+from tuner.schedule.rules.attention.packing import pack_words_of_keys, pack_words_of_values
 from tuner.schedule.rules.attention.ranges import fill_ranges, range_of_rows, with_positions
 from tuner.schedule.rules.attention.tile import (
-    Context,
-    Tile,
     along_d,
     is_multiple,
     scores_in_place,
@@ -37,6 +37,7 @@ from tuner.schedule.rules.attention.tile import (
     values,
     write_rows,
 )  # fmt: skip
+from tuner.schedule.rules.attention.words import using
 from tuner.schedule.tir import I, TirExpr, i64, tirx
 from tuner.schedule.vector.arithmetic import bound, combined
 from tuner.schedule.vector.dtypes import constant
@@ -49,7 +50,7 @@ LOWEST = -3.4028234663852886e38
 
 def write(context: Context) -> None:
     """The body of a kernel."""
-    with with_positions(context) as own:
+    with with_positions(context) as own, using(context.scored, context.mixing):
         _shares(own)
 
 
@@ -87,7 +88,10 @@ def _rows(context: Context, first: TirExpr, end: TirExpr) -> None:
         with I.If(first < end), I.Then():
             last = tirx.min(end * height, size) - i64(1)
             share = range_of_rows if context.has_limits else Context.visible
-            _pack_keys(context, share(context, first * height, last))
+            columns = share(context, first * height, last)
+            (pack_words_of_keys if context.scored else _pack_keys)(context, columns)
+            if context.mixing:
+                pack_words_of_values(context, columns)
     with I.serial(first, end) as block:
         row = I.Bind(block * height)
         rows = I.Bind(tirx.min(height, size - row))
@@ -312,7 +316,11 @@ class _Row:
         with I.serial(tirx.floordiv(self.first, i64(lanes)), ceil_div(self.end, lanes)) as number:
             place = self._place(number * i64(lanes))
             value = bound(exp(combined("-", bound(scores[place]), tops)))
-            I.buffer_store(scores, value, list(place))
+            if context.mixing:
+                weight = context.mixing.atom.rounded(value, context.mixing.left)
+                I.buffer_store(context.room["weights"], weight, list(place))
+            else:
+                I.buffer_store(scores, value, list(place))
             I.buffer_store(total, total[context.every] + value, [context.every])
         return context.vectors.total(total[context.every])
 

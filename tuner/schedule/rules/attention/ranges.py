@@ -19,7 +19,7 @@ from tuner.schedule.function import KernelFunction, dim_expr
 from tuner.schedule.loops.reading import NOTHING, Index, Reader, addition, start_value
 from tuner.schedule.loops.shares import Share, over
 from tuner.schedule.rules.attention.chain import Chain, Limit
-from tuner.schedule.rules.attention.tile import Context
+from tuner.schedule.rules.attention.context import Context
 from tuner.schedule.tir import I, TirExpr, i64, tirx
 from tuner.schedule.vector.dtypes import stored_type
 from tuner.schedule.vector.memory import workspace
