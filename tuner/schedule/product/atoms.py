@@ -26,6 +26,19 @@ FLOATS = SHORT_FLOATS | {"float32"}
 BYTES = frozenset({"int8", "uint8"})
 
 
+# LLVM has an instruction for the rounding where it has one for the products.
+_TO_BF16 = Rounding(
+    "shapewright_to_bf16",
+    """
+define linkonce_odr <16 x i16> @shapewright_to_bf16(<16 x float> %value) alwaysinline {
+  %rounded = fptrunc <16 x float> %value to <16 x bfloat>
+  %bits = bitcast <16 x bfloat> %rounded to <16 x i16>
+  ret <16 x i16> %bits
+}
+""",
+)
+
+
 # -- Intel's Advanced Matrix Extensions --------------------------------------------------------------------------------
 # A multiplication takes 16 rows by 16 words of 32 bits of the left operand, and 16 words by 16 columns of the other.
 # Rows and words that there are not are zero, or not looked at. A process asks Linux for the registers before it uses
@@ -81,7 +94,7 @@ def _entry(name: str, left: str, right: str, total: str, group: int, element: st
 
 
 AMX = (
-    _entry("tdpbf16ps", "bfloat16", "bfloat16", "float32", 2, "uint16", "amx_bf16"),
+    replace(_entry("tdpbf16ps", "bfloat16", "bfloat16", "float32", 2, "uint16", "amx_bf16"), rounding=_TO_BF16),
     _entry("tdpbssd", "int8", "int8", "int32", 4, "int8", "amx_int8"),
     _entry("tdpbsud", "int8", "uint8", "int32", 4, "int8", "amx_int8"),
     _entry("tdpbusd", "uint8", "int8", "int32", 4, "int8", "amx_int8"),
@@ -118,18 +131,6 @@ define linkonce_odr <16 x float> @{_DPBF16}(<16 x float> %total, <32 x i16> %lef
   ret <16 x float> %sum
 }}
 """
-
-# LLVM has an instruction for the rounding where it has one for the products.
-_TO_BF16 = Rounding(
-    "shapewright_to_bf16",
-    """
-define linkonce_odr <16 x i16> @shapewright_to_bf16(<16 x float> %value) alwaysinline {
-  %rounded = fptrunc <16 x float> %value to <16 x bfloat>
-  %bits = bitcast <16 x bfloat> %rounded to <16 x i16>
-  ret <16 x i16> %bits
-}
-""",
-)
 
 
 def _dpbf16ps(total: TirExpr, left: TirExpr, right: TirExpr) -> TirExpr:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,10 +19,11 @@ from numpy.typing import NDArray
 from tuner.errors import IllegalKernel
 from tuner.program.job.task import SearchTask
 from tuner.program.language.workload import Workload
-from tuner.program.target import Target
+from tuner.program.target import Hardware, Target
 from tuner.schedule.function import KernelFunction
 from tuner.schedule.loops.estimates import feature_table
-from tuner.schedule.product.axes import atom_axes, default_tile
+from tuner.schedule.product.atom import Atom, registers_of
+from tuner.schedule.product.axes import atom_axes, atom_of, default_tile
 from tuner.schedule.rule import Extents, NoMatch, Rule, Tiles
 from tuner.schedule.rules.attention.chain import Chain
 from tuner.schedule.rules.attention.context import Context
@@ -54,16 +56,20 @@ class Attention(Rule):
         chain, sizes = chain_of(task.workload), task.workload.axis_sizes(task.largest_dims)
         lanes = task.known_target.hardware.lanes()
         j, d, e = (sizes[chain.axis[axis]] for axis in "jde")
-        width, rows = WIDTHS[-1] * lanes, HEIGHTS[-1] * TILES[-1]
+        atoms = atoms_of_scores(task.workload, chain, task.known_target.hardware)
+        width, rows = WIDTHS[-1] * lanes, _heights(atoms)[-1] * TILES[-1]
         keys = (j + width) * (d + lanes)
         columns = max(j, PANELS[-1] * width) + width + lanes
+        if len(atoms) > 1:
+            # Words of v beside those of k, rounded exponentials beside scores, and q.
+            keys, columns = keys + (j + width) * (e + width), 2 * columns + d + width
         return 4 * task.threads * (keys + rows * (columns + e + width + 3)) + position_bytes(task, chain)
 
     def space(self, task: SearchTask) -> SearchSpace:
         chain, hardware = chain_of(task.workload), task.known_target.hardware
-        registers = hardware.vector_registers
+        atoms, check = atoms_of_scores(task.workload, chain, hardware), partial(_check, hardware=hardware)
         axes = (
-            Axis("mr", "rows of the register tiles", HEIGHTS),
+            Axis("mr", "rows of the register tiles", _heights(atoms)),
             Axis("nv", "vectors in a row of the tile of scores", WIDTHS[:-1]),
             Axis("ev", "vectors in a row of the tile of the output", _widths(task, chain)),
             Axis("rows", "tiles in a block of rows", TILES),
@@ -71,9 +77,11 @@ class Attention(Rule):
             Axis("pack", "k is packed at each call", (0, 1) if chain.is_along_d else (1,)),
             Axis("tail", "ragged rows have exact code", (0, 1)),
             Axis("ku", "steps of the reductions unrolled", (1, 2, 4)),
-            *atom_axes(atoms_of_scores(task.workload, chain, hardware), is_optional=True),
+            *atom_axes(atoms, is_optional=True),
         )
-        return SearchSpace(self.name, self.version, axes, lambda kernel: _check(kernel, registers), _canonicalise)
+        return SearchSpace(
+            self.name, self.version, axes, partial(check, atoms=atoms), partial(_canonicalise, atoms=atoms)
+        )
 
     def default_kernel(self, task: SearchTask) -> MicroKernel:
         """Up to three quarters of the registers; blocks of columns, so that no row is too long for the caches."""
@@ -108,11 +116,19 @@ def _widths(task: SearchTask, chain: Chain) -> tuple[int, ...]:
     return tuple(width for width in WIDTHS if width == 1 or size is None or (width - 1) * lanes < size)
 
 
-def _canonicalise(values: Mapping[str, int]) -> dict[str, int]:
+def _heights(atoms: Mapping[int, Atom]) -> tuple[int, ...]:
+    """Rows of register tiles, of those in matrix units too."""
+    units = [atom for atom in atoms.values() if atom.unit is not None]
+    return tuple(sorted({*HEIGHTS, *(atom.rows * down for atom in units for down in (1, 2, 3))}))
+
+
+def _canonicalise(values: Mapping[str, int], atoms: Mapping[int, Atom]) -> dict[str, int]:
     nv, tail = values["nv"] if values["pack"] else 1, values["tail"] if values["mr"] > 1 else 0
     # What is read in place is widened: it takes as long to read as to multiply.
     group = {} if values["pack"] or "group" not in values else {"group": DEFAULT_CHOICE}
-    return {**values, "nv": nv, "tail": tail, **group}
+    whole = {**values, "nv": nv, "tail": tail, **group}
+    # Tiles of a matrix unit are whole, and its multiplications deep.
+    return whole | ({"tail": 0, "ku": 1} if atom_of(whole, atoms).unit else {})
 
 
 def _as_packed(kernel: MicroKernel) -> MicroKernel:
@@ -121,8 +137,21 @@ def _as_packed(kernel: MicroKernel) -> MicroKernel:
     return replace(kernel, values=tuple((name, value) for name, value in values.items() if name != "group"))
 
 
-def _check(kernel: MicroKernel, registers: int) -> None:
+def _check(kernel: MicroKernel, hardware: Hardware, atoms: Mapping[int, Atom]) -> None:
     mr, widest, ku = kernel["mr"], max(kernel["nv"], kernel["ev"]), kernel["ku"]
+    atom, registers = atom_of(kernel, atoms), hardware.vector_registers
+    if not kernel["pack"] and kernel["nv"] != 1:
+        raise IllegalKernel(f"pack=0 reads k in place: needs nv=1, got {kernel['nv']}")
+    if atom.unit is not None:
+        if mr % atom.rows:
+            raise IllegalKernel(f"mr={mr} is no multiple of the {atom.rows} rows of a tile")
+        if registers_of(atom, hardware.lanes(), mr, widest)[2] > atom.unit.registers:
+            raise IllegalKernel(
+                f"mr={mr} nv={kernel['nv']} ev={kernel['ev']} need more than {atom.unit.registers} tiles"
+            )
+        return
+    if mr not in HEIGHTS:
+        raise IllegalKernel(f"mr={mr} is for the tiles of a matrix unit")
     # Every accumulator and one row of vectors are live at once, and a broadcast beside them.
     need = mr * widest + widest + 1
     if need > registers:
@@ -132,8 +161,6 @@ def _check(kernel: MicroKernel, registers: int) -> None:
         raise IllegalKernel(f"ku={ku} loads {ku * widest} vectors in a turn, limit {registers}")
     if kernel["tail"] and mr == 1:
         raise IllegalKernel("tail=1 needs mr above 1: tiles of one row leave no ragged rest")
-    if not kernel["pack"] and kernel["nv"] != 1:
-        raise IllegalKernel(f"pack=0 reads k in place: needs nv=1, got {kernel['nv']}")
     body = ku * mr * (kernel["nv"] + 2 * kernel["ev"])
     body = body * (mr + 1) // 2 if kernel["tail"] else 2 * body
     if body > MAX_BODY:

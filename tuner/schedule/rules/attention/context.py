@@ -51,7 +51,7 @@ class Tile:
 class Context:
     """What a kernel's code looks at. ``extent`` and ``index``: by the chain's names of axes. ``room``: what a thread
     keeps (``allocated``). ``scored`` and ``mixing``: the words of both products that are multiplied by an instruction
-    on several neighbouring elements."""
+    on several neighbouring elements; ``unit``: where that is of a matrix unit."""
 
     def __init__(self, task: SearchTask, kernel: MicroKernel, function: KernelFunction) -> None:
         self.task, self.kernel, self.function = task, kernel, function
@@ -64,6 +64,7 @@ class Context:
         self.has_lower_bound = self.has_limits or any(not each.is_upper for each in self.bounds)
         self.index, self.room = dict[str, TirExpr](), dict[str, TirExpr]()
         self.scored, self.mixing = words_of(task, self.chain, kernel)
+        self.unit = self.scored.atom.unit if self.scored else None
 
     def at(self, **index: TirExpr) -> Context:
         """Where these axes have these values."""
@@ -83,7 +84,8 @@ class Context:
         the ``total`` of exponentials of each row. Where columns are gone through in several blocks also ``mixed``
         [rows, e], the sums so far, and the ``factor`` that scales them. Where data limits what rows see, ``firsts`` and
         ``ends`` of the columns of each row and more (``range_places``). Keys may be words along d; where values are
-        words along j there are ``values`` [panels of e, words, ev], v packed, and ``weights``, rounded exponentials."""
+        words along j there are ``values`` [panels of e, words, ev], v packed, and ``weights``, rounded exponentials.
+        ``queries`` is q as words, for a matrix unit."""
         rows, lanes, cols, ev = i64(self.height), self.lanes, self.kernel["cols"], self.kernel["ev"] * self.lanes
         panels = ceil_div(self.extent["j"], self.nr)
         # Rows of scores start a vector and more apart from a power of two: those of a tile are read side by side.
@@ -96,12 +98,20 @@ class Context:
         if self.scored:
             dtypes["keys"] = self.scored.register
         if self.mixing:
-            words = ceil_div(self.extent["j"], self.mixing.atom.group)
-            shapes |= {"values": (ceil_div(self.extent["e"], ev), words, i64(ev)), "weights": (rows, width)}
+            atom = self.mixing.atom
+            # A multiplication in a unit begins at any word, and takes several vectors of weights.
+            words = ceil_div(self.extent["j"], atom.group) + i64(atom.steps)
+            wide = width + i64(max(0, atom.depth - lanes)) if self.unit else width
+            shapes |= {"values": (ceil_div(self.extent["e"], ev), words, i64(ev)), "weights": (rows, wide)}
             dtypes |= {"values": self.mixing.register, "weights": self.mixing.atom.element}
         shapes |= {"scores": (rows, width), "top": (rows,), "total": (rows,)}
         if cols:
-            shapes |= {"factor": (rows,), "mixed": (rows, ceil_div(self.extent["e"], ev) * i64(ev))}
+            shapes["factor"] = (rows,)
+        if cols or self.unit:
+            shapes["mixed"] = (rows, ceil_div(self.extent["e"], ev) * i64(ev))
+        if self.unit and self.scored:
+            shapes["queries"] = rows, ceil_div(self.extent["d"], self.scored.width) * i64(lanes)
+            dtypes["queries"] = self.scored.register
         with ExitStack() as stack:
             other = copy(self)
             other.room = {

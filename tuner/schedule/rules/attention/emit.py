@@ -27,15 +27,22 @@ from dataclasses import dataclass
 from tuner.schedule.loops.shares import Share
 from tuner.schedule.product.product import ceil_div
 from tuner.schedule.rules.attention.context import Context, Tile
-from tuner.schedule.rules.attention.packing import pack_words_of_keys, pack_words_of_values
+from tuner.schedule.rules.attention.packing import pack_keys, pack_words_of_keys, pack_words_of_values
 from tuner.schedule.rules.attention.ranges import fill_ranges, range_of_rows, with_positions
 from tuner.schedule.rules.attention.tile import (
-    along_d,
     is_multiple,
     scores_in_place,
     scores_of_panel,
     values,
     write_rows,
+)  # fmt: skip
+from tuner.schedule.rules.attention.units import (
+    fill_weights,
+    in_unit,
+    pack_queries,
+    scale_sums,
+    scores_in_unit,
+    values_in_unit,
 )  # fmt: skip
 from tuner.schedule.rules.attention.words import using
 from tuner.schedule.tir import I, TirExpr, i64, tirx
@@ -59,13 +66,13 @@ def _shares(context: Context) -> None:
     threads, batch = context.task.threads, context.chain.batch
     total = blocks = ceil_div(context.extent["i"], context.height)
     if threads == 1:
-        with context.allocated() as own, ExitStack() as stack:
+        with context.allocated() as own, in_unit(context), ExitStack() as stack:
             index = {axis: stack.enter_context(I.serial(i64(0), context.extent[axis])) for axis in batch}
             _rows(own.at(**index), i64(0), blocks)
         return
     for axis in batch:
         total = total * context.extent[axis]
-    with I.parallel(i64(0), i64(threads)) as thread, context.allocated() as own:
+    with I.parallel(i64(0), i64(threads)) as thread, context.allocated() as own, in_unit(context):
         first, end = (I.Bind(tirx.floordiv(total * each, i64(threads))) for each in (thread, thread + i64(1)))
         # Extents may be 0, and no loop guards divisions that are moved out of it.
         size = I.Bind(tirx.max(blocks, i64(1)))
@@ -89,7 +96,7 @@ def _rows(context: Context, first: TirExpr, end: TirExpr) -> None:
             last = tirx.min(end * height, size) - i64(1)
             share = range_of_rows if context.has_limits else Context.visible
             columns = share(context, first * height, last)
-            (pack_words_of_keys if context.scored else _pack_keys)(context, columns)
+            (pack_words_of_keys if context.scored else pack_keys)(context, columns)
             if context.mixing:
                 pack_words_of_values(context, columns)
     with I.serial(first, end) as block:
@@ -100,26 +107,9 @@ def _rows(context: Context, first: TirExpr, end: TirExpr) -> None:
             columns = context.range_at(context.range_places()[1])
         else:
             columns = context.visible(row, row + rows - i64(1))
+        if context.unit:
+            pack_queries(context, row, rows)
         (_online if context.kernel["cols"] else _columns)(context, row, rows, columns)
-
-
-def _pack_keys(context: Context, columns: Share) -> None:
-    """Panels of k that hold ``columns`` as [d, nr] each; surplus columns repeat the last one, or are zero."""
-    nr, lanes, k, j = context.nr, context.lanes, context.chain.k, context.extent["j"]
-    panels = tirx.floordiv(columns[0], i64(nr)), ceil_div(columns[1], nr)
-    with I.serial(*panels) as panel, I.serial(i64(0), i64(context.kernel["nv"])) as v:
-        column, place = I.Bind(panel * i64(nr) + v * i64(lanes)), context.vectors.ramp(v * i64(lanes))
-        if context.chain.j_is_last:
-            with I.serial(i64(0), context.extent["d"]) as step:
-                value = context.load(k, lanes, j, j=column, d=step)
-                I.buffer_store(context.room["keys"], value, [panel, step, place])
-            return
-        for step, limit in along_d(context):
-            # Squares of lanes x lanes elements, turned over in registers.
-            own = [tirx.min(column + i64(lane), j - i64(1)) for lane in range(lanes)]
-            rows = [I.Bind(context.load(k, lanes, limit, j=each, d=step)) for each in own]
-            for lane, value in enumerate(context.vectors.transposed(rows)):
-                I.buffer_store(context.room["keys"], value, [panel, step + i64(lane), place])
 
 
 def _online(context: Context, row: TirExpr, rows: TirExpr, columns: Share) -> None:
@@ -150,12 +140,15 @@ def _columns(context: Context, row: TirExpr, rows: TirExpr, columns: Share) -> N
         _invert_totals(context, rows)
     for tile in _tiles(context, row, rows):
         with _needed(context, tile, columns) as own:
-            values(context, tile, own, columns[0])
+            (values_in_unit if context.unit else values)(context, tile, own, columns[0])
+    if context.unit and not context.kernel["cols"]:
+        write_rows(context, row, rows)
 
 
 def _scores(context: Context, row: TirExpr, rows: TirExpr, columns: Share) -> None:
     """Products for ``columns`` of all tiles, panel by panel: a panel stays in L1 while the tiles go by."""
-    scores = scores_of_panel if context.kernel["pack"] else scores_in_place
+    packed = scores_in_unit if context.unit else scores_of_panel
+    scores = packed if context.kernel["pack"] else scores_in_place
     with I.serial(tirx.floordiv(columns[0], i64(context.nr)), ceil_div(columns[1], context.nr)) as panel:
         column = panel * i64(context.nr)
         for tile in _tiles(context, row, rows):
@@ -244,6 +237,8 @@ class _Row:
             factor = bound(exp(combined("-", old, safe)))
             I.buffer_store(room["top"], top, [self.local])
             I.buffer_store(room["factor"], factor, [self.local])
+            if self.context.unit:
+                scale_sums(self.context, self.local)
             total = bound(room["total"][self.local] * factor) + self._exponentials(safe)
         else:
             total = self._exponentials(_safe(top) if self.context.chain.is_guarded else top)
@@ -322,6 +317,8 @@ class _Row:
             else:
                 I.buffer_store(scores, value, list(place))
             I.buffer_store(total, total[context.every] + value, [context.every])
+        if context.unit:
+            fill_weights(context, self.local, ceil_div(self.end, lanes) * i64(lanes) - self.start)
         return context.vectors.total(total[context.every])
 
     def _place(self, column: TirExpr) -> tuple[TirExpr, TirExpr]:

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tuner.program.job.task import SearchTask
 from tuner.schedule.loops.estimates import Floats, call_cycles, flushed_cycles, thread_speedup, volume
+from tuner.schedule.product.atom import Atom
 from tuner.schedule.rule import Extents
 from tuner.schedule.rules.attention.pattern import chain_of
 from tuner.schedule.rules.attention.words import atom_of_values, atoms_of_scores
@@ -62,6 +64,7 @@ class Estimate:
         """[kernels, 1] of each product the elements of a step, and the time of its instruction in multiply-adds."""
         self.scored, self.scored_issue = np.ones_like(self.mr), np.ones_like(self.mr)
         self.mixing, self.mixing_issue = np.ones_like(self.mr), np.ones_like(self.mr)
+        self.units: list[tuple[NDArray[np.bool_], Atom]] = []
         workload = self.task.workload
         for depth, atom in atoms_of_scores(workload, self.chain, self.hardware).items():
             if depth == 1:
@@ -71,6 +74,8 @@ class Estimate:
             if (other := atom_of_values(workload, self.chain, depth, self.hardware)) is not None:
                 issue = self.rates.of_instruction(other.name) or other.operations
                 self.mixing[of], self.mixing_issue[of] = other.group, issue
+            if atom.unit is not None:
+                self.units.append((of, atom))
 
     def _visible(self, extents: Extents) -> Floats:
         """[shapes] columns that the mask leaves visible to a row, in the mean."""
@@ -121,7 +126,18 @@ class Estimate:
         rate = self.rates.fma_per_cycle(self.hardware)
         work = self.height * vectors * issue / rate * np.where(crowded, SPILLED, 1.0)
         work = np.maximum(work, (self.height + vectors) / self.rates.loads)
-        return np.asarray(np.maximum(work, self.rates.fma_latency))
+        step = np.maximum(work, self.rates.fma_latency)
+        for of, atom in self.units:
+            step = np.where(of, self._unit_step(atom, vectors), step)
+        return np.asarray(step)
+
+    def _unit_step(self, atom: Atom, vectors: Floats) -> Floats:
+        """One word of a step where tiles are multiplied: multiplications are of several, and loads of rows."""
+        assert atom.unit is not None
+        down, across = np.ceil(self.mr / atom.rows), vectors * self.lanes / atom.unit.columns
+        loads = (down * atom.rows + across * atom.steps) / self.rates.loads
+        cycles = atom.unit_cycles(self.rates, self.hardware)
+        return np.asarray(np.maximum(down * across * cycles, loads) / atom.steps)
 
     def _packed(self) -> Floats:
         """Scores by register tiles, from panels of k."""

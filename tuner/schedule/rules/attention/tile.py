@@ -36,7 +36,7 @@ def along_d(context: Context) -> Iterator[tuple[TirExpr, TirExpr | None]]:
             yield whole * i64(lanes), d
 
 
-def _along_e(context: Context) -> Iterator[tuple[list[TirExpr], TirExpr | None]]:
+def along_e(context: Context) -> Iterator[tuple[list[TirExpr], TirExpr | None]]:
     """The vectors of panels along e by their first elements, with the limit of their loads where they are ragged."""
     lanes, ev, e = context.lanes, context.kernel["ev"], context.extent["e"]
     width = ev * lanes
@@ -92,7 +92,7 @@ def values(context: Context, tile: Tile, columns: Share, start: TirExpr) -> None
     """Sums over ``columns`` of a block that starts at ``start``: to the output, or onto those of earlier blocks."""
     room, vectors, is_blocked = context.room, context.vectors, context.kernel["cols"]
     lines = [tile.local + i64(row) for row in range(tile.height)]
-    for places, limit in _along_e(context):
+    for places, limit in along_e(context):
         sums = _slots(context, tile.height, len(places), is_cleared=not is_blocked)
         for line, local in zip(sums, lines, strict=True) if is_blocked else ():
             factor = bound(room["factor"][local])
@@ -193,7 +193,7 @@ def _add_products(
 def write_rows(context: Context, row: TirExpr, rows: TirExpr) -> None:
     """The output of a block of rows, from the sums over all blocks of columns."""
     with I.serial(i64(0), rows) as local:
-        for places, limit in _along_e(context):
+        for places, limit in along_e(context):
             for e in places:
                 value = context.room["mixed"][local, context.vectors.ramp(e)]
                 _write(context, row + local, local, e, value, limit)

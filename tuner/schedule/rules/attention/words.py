@@ -20,10 +20,16 @@ from tuner.schedule.vector.memory import Vectors
 
 
 def atoms_of_scores(workload: Workload, chain: Chain, hardware: Hardware) -> Mapping[int, Atom]:
-    """By depth the instructions of vectors that multiply q and k; one element deep where q does not lie along d, of
-    which a word is neighbouring elements."""
+    """By depth the instructions that multiply q and k: one element deep where q does not lie along d, of which a word
+    is neighbouring elements. Matrix units are for both products or none."""
     found = _atoms(workload, chain.q.tensor, chain.k.tensor, hardware)
-    return found if stride(chain.q, "d") == 1 else {depth: atom for depth, atom in found.items() if depth == 1}
+    if stride(chain.q, "d") != 1:
+        return {depth: atom for depth, atom in found.items() if depth == 1}
+
+    def is_for_both(depth: int) -> bool:
+        return atom_of_values(workload, chain, depth, hardware) is not None
+
+    return {depth: atom for depth, atom in found.items() if atom.unit is None or is_for_both(depth)}
 
 
 def atom_of_values(workload: Workload, chain: Chain, depth: int, hardware: Hardware) -> Atom | None:
@@ -36,8 +42,7 @@ def atom_of_values(workload: Workload, chain: Chain, depth: int, hardware: Hardw
 
 def _atoms(workload: Workload, left: str, right: str, hardware: Hardware) -> Mapping[int, Atom]:
     tensors = workload.tensors
-    found = atoms_of(tensors[left].dtype, tensors[right].dtype, DTYPE, hardware)
-    return {depth: atom for depth, atom in found.items() if atom.unit is None}
+    return atoms_of(tensors[left].dtype, tensors[right].dtype, DTYPE, hardware)
 
 
 def words_of(task: SearchTask, chain: Chain, kernel: MicroKernel) -> tuple[Words | None, Words | None]:

@@ -1,8 +1,8 @@
-"""Both products of attention by an instruction on pairs of bfloat16: this CPU's, and one in its place anywhere."""
+"""Both products of attention by instructions on several bfloat16: this CPU's, and others in their place anywhere."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +11,7 @@ import pytest
 
 from tests.compiled import assembly, built_problems, innermost_loops, loaded, problems
 from tests.shares import diagonal
+from tests.tuner.schedule.product.emulated_amx import emulated
 from tests.tuner.schedule.rules.attention.programs import (
     GUARDED,
     NARROW,
@@ -21,6 +22,7 @@ from tests.tuner.schedule.rules.attention.programs import (
     ragged,
     task_of,
 )
+from tuner.errors import IllegalKernel
 from tuner.library.codegen import compile_candidate
 from tuner.measure.verification.inputs import random_inputs
 from tuner.program.job.build import workload_from_json
@@ -31,9 +33,12 @@ from tuner.schedule.product import atoms
 from tuner.schedule.tir import TirExpr, tirx
 from tuner.schedule.vector.dtypes import constant, lanes_of, vector_type
 
-BF16: Mapping[str, Any] = {"dtype": "bfloat16"}
+BF16: dict[str, Any] = {"dtype": "bfloat16"}
 PAIRS = 2
 HAS_PAIRS = "avx512_bf16" in native().hardware.features
+DEPTH = 32
+"""Of a multiplication in the tiles of AMX."""
+AMX = Target.from_json({"kind": "llvm", "mcpu": "sapphirerapids", "num-cores": 2})
 ZEN4 = Target.from_json({"kind": "llvm", "mcpu": "znver4", "num-cores": 2})
 
 
@@ -63,7 +68,7 @@ def pairs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
         pytest.skip("this CPU does not multiply pairs of bfloat16")
 
 
-SHARED_HEADS = {
+SHARED_HEADS: dict[str, Any] = {
     "program": (
         "a[b, h, i, j] = sum(d) q[b, i, h, d] * k[b, h // 3, d, j]\n"
         "top[b, h, i] = max(j) a[b, h, i, j]\n"
@@ -111,6 +116,63 @@ def test_kernels_are_right(program: str, kernel: str, request: pytest.FixtureReq
     assert built_problems(task, chosen, sizes) == []
 
 
+UNITS: Mapping[str, Mapping[str, int]] = {
+    "online": {"mr": 16, "nv": 1, "ev": 1, "rows": 1, "cols": 1},
+    "two": {"mr": 32, "nv": 2, "ev": 1, "rows": 1, "cols": 2},
+    "whole": {"mr": 16, "nv": 3, "ev": 1, "rows": 2, "cols": 0},
+}
+
+
+@pytest.mark.parametrize(
+    ("program", "kernel"), diagonal([name for name in PROGRAMS if name != "to-float32"], UNITS, every=3)
+)
+def test_kernels_in_the_tiles_of_a_unit_are_right(program: str, kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    vectors = [atom for atom in atoms.ATOMS if atom.unit is None]
+    monkeypatch.setattr(atoms, "ATOMS", [*vectors, *emulated(native().hardware.lanes())])
+    task = task_of(dict(PROGRAMS[program]), threads=1 + (kernel == "online"))
+    depth = RULE.space(task).axes[-1].choices[-1]
+    chosen = kernel_of(task, group=depth, **UNITS[kernel])
+    assert chosen["group"] == depth > PAIRS
+    sizes = [dict.fromkeys(task.workload.symbols, size) for size in (0, 1, 2, 17, 33, 64)]
+    sizes += [dict(zip(task.workload.symbols, each, strict=False)) for each in ((3, 70, 5, 21), (71, 2, 3, 40))]
+    assert built_problems(task, chosen, sizes) == []
+
+
+def test_tiles_of_a_unit_are_whole_and_are_counted() -> None:
+    task = task_of(attention(d=64) | BF16, AMX)
+    space, values = RULE.space(task), dict(RULE.default_kernel(task).values) | {"tail": 0, "group": DEPTH}
+    for wrong, said in (
+        ({"mr": 8}, "no multiple of the 16 rows"),
+        ({"mr": 32, "nv": 3}, "more than 8 tiles"),
+        ({"mr": 16, "group": 1}, "for the tiles of a matrix unit"),
+        ({"mr": 48, "nv": 1, "ev": 1, "group": PAIRS}, "for the tiles of a matrix unit"),
+    ):
+        with pytest.raises(IllegalKernel, match=said):
+            space.kernel(values | wrong)
+    unit = space.legal(values | {"mr": 16, "nv": 2, "ev": 2, "tail": 1, "ku": 4})
+    assert unit is not None
+    assert (unit["tail"], unit["ku"]) == (0, 1)
+
+
+def test_what_is_multiplied_in_a_unit_stays_there() -> None:
+    task = task_of(attention(d=64) | BF16, AMX)
+    loops = innermost_loops(assembly(task, kernel_of(task, group=DEPTH, mr=16, nv=2, ev=2)))
+    tiles = [loop for loop in loops if any("tdpbf16ps" in line for line in loop)]
+    lines = [line for loop in tiles for line in loop]
+    assert not any(line.startswith("call") or ("tile" in line and "(%rsp" in line) for line in lines)
+    # Scores of a d of 64 are two multiplications, without a loop; the output is a sum over all columns.
+    assert any(not any(line.startswith("tilestored") for line in loop) for loop in tiles)
+
+
+def test_theory_multiplies_tiles() -> None:
+    task = task_of(attention(d=64) | BF16, AMX)
+    extents = extents_of(task.workload, [{"T": 512, "S": 512}])
+    wide = {"nv": 2, "ev": 2, "tail": 0}
+    kernels = [kernel_of(task, group=group, mr=mr, **wide) for group, mr in ((1, 8), (PAIRS, 8), (DEPTH, 32))]
+    single, pair, unit = RULE.estimate_s(task, kernels, extents)[:, 0]
+    assert unit < 0.8 * pair < 0.8 * single
+
+
 @pytest.mark.parametrize("pairs", ["real", "emulated"], indirect=True)
 @pytest.mark.usefixtures("pairs")
 def test_what_is_hidden_takes_no_part(request: pytest.FixtureRequest) -> None:
@@ -131,7 +193,7 @@ def test_what_is_hidden_takes_no_part(request: pytest.FixtureRequest) -> None:
 
 
 def test_the_code_has_the_instructions_and_spills_no_total() -> None:
-    task = task_of(attention(d=64) | dict(BF16), ZEN4)
+    task = task_of(attention(d=64) | BF16, ZEN4)
     loops = innermost_loops(assembly(task, kernel_of(task, group=PAIRS, mr=6, nv=4, ev=4, tail=0)))
     products = [loop for loop in loops if any("vdpbf16ps" in line for line in loop)]
     assert len(products) >= 2
@@ -146,6 +208,8 @@ def test_only_products_of_bfloat16_have_the_axis() -> None:
         return [axis.choices for axis in RULE.space(task_of(dict(data), target)).axes if axis.name == "group"]
 
     assert groups(attention() | BF16, ZEN4) == [(1, 2)]
+    assert groups(attention() | BF16, AMX) == [(1, 2, DEPTH)]
+    assert groups(PROGRAMS["to-float32"], AMX) == [(1, 2)]
     assert groups(attention() | BF16, NARROW) == []
     assert groups(attention(), ZEN4) == []
     assert groups(attention() | {"dtype": "float16"}, ZEN4) == []
@@ -154,7 +218,7 @@ def test_only_products_of_bfloat16_have_the_axis() -> None:
 
 
 def test_kernels_of_single_elements_are_those_that_were_stored() -> None:
-    task = task_of(attention() | dict(BF16), ZEN4)
+    task = task_of(attention() | BF16, ZEN4)
     assert "group" not in dict(kernel_of(task, group=1).values)
     in_place = {"pack": 0, "nv": 1, "mr": 2}
     assert kernel_of(task, group=PAIRS, **in_place) == kernel_of(task, group=1, **in_place)
@@ -182,11 +246,11 @@ def test_exponentials_may_be_rounded_where_values_and_results_are_short(data: Ma
 
 def test_a_kernel_that_leaves_a_column_out_is_wrong() -> None:
     """What rounding may change is less than what is missing then."""
-    task = task_of(attention(d=16, b=1) | dict(BF16))
+    task = task_of(attention(d=16, b=1) | BF16)
     kernel = kernel_of(task)
     call = loaded(compile_candidate(task, kernel).binary)
 
-    def without_the_last(operands: list[Any]) -> object:
+    def without_the_last(operands: Sequence[Any]) -> object:
         q, k, v, out = operands
         return call([q, k[:, :, :-1].copy(), v[:, :, :-1].copy(), out])
 
@@ -196,7 +260,7 @@ def test_a_kernel_that_leaves_a_column_out_is_wrong() -> None:
 
 
 def test_theory_multiplies_pairs() -> None:
-    task = task_of(attention(d=64) | dict(BF16), ZEN4)
+    task = task_of(attention(d=64) | BF16, ZEN4)
     values = dict(RULE.default_kernel(task).values)
     kernels = [RULE.space(task).kernel(values | {"group": group}) for group in (1, PAIRS)]
     extents = extents_of(task.workload, [{"T": 512, "S": 512}])
