@@ -2,10 +2,11 @@
 
 The model is built with random weights, taken apart (``sw.extract``), tuned as one job of so many minutes through a
 service of its own (`shapewright up`), and compiled with the libraries that were pulled. Then it is timed at 20 lengths,
-of which the search has seen few, against eager PyTorch and torch.compile (dynamic shapes, frozen, autotuned):
-alternating samples, each contender in a process of its own. ``--libraries`` takes what an earlier run has tuned, or
-keeps what this one does. ``--after`` tunes the model once more through a service that knows another one, or the same,
-and tells what that saved. Last, the model is compiled in new processes from a snapshot of its libraries.
+of which the search has seen few, against eager PyTorch, torch.compile (dynamic shapes, frozen, autotuned) and, with the
+extra ``rivals``, ONNX Runtime and OpenVINO: alternating samples, each contender in a process of its own.
+``--libraries`` takes what an earlier run has tuned, or keeps what this one does. ``--after`` tunes the model once more
+through a service that knows another one, or the same, and tells what that saved. Last, the model is compiled in new
+processes from a snapshot of its libraries.
 
 ``--coverage`` times nothing: it tells how much of well-known architectures is lifted and replaced (nets/coverage.py),
 of those that ``--only`` names, with ``--verify`` after comparing outputs, too; it needs the extra ``zoo``.
@@ -33,9 +34,9 @@ from benchmarks.compare.summary import against, held_out, mean, ratios
 from benchmarks.harness.remote import Remote, in_own_process
 from benchmarks.harness.results import Row, finish, grouped, names, options_of, say
 from benchmarks.harness.turns import alternate
-from benchmarks.nets.contenders import COMPILED, EAGER, OURS, Contender
+from benchmarks.nets.contenders import COMPILED, EAGER, EXPORTED, OURS, Contender, lacking
 from benchmarks.nets.tuning import known_of, tuned, warmed
-from benchmarks.nets.zoo import MODELS, build
+from benchmarks.nets.zoo import MODELS, build, dynamic_axes
 from shapewright.models.tasks import ModelTasks
 from shapewright.snapshot import merge
 from tuner.program.target import native
@@ -109,14 +110,10 @@ def _tuned(options: argparse.Namespace, folder: Path, libraries: Path) -> dict[s
 
 def tasks_of(model: str, threads: int) -> ModelTasks:
     """The search tasks of a model; its batch and its length are dynamic."""
-    zoo = MODELS[model]
-    dims = {zoo.axis: torch.export.Dim("length", min=zoo.lengths.start, max=zoo.lengths[-1])}
-    weights = {"length": dict.fromkeys(lengths_of(model, TUNED), 1.0)}
+    zoo, weights = MODELS[model], {"length": dict.fromkeys(lengths_of(model, TUNED), 1.0)}
     if len(zoo.batches) > 1:
-        dims[0] = torch.export.Dim("batch", min=1, max=max(zoo.batches))
         weights["batch"] = dict.fromkeys(zoo.batches, 1.0)
-    # Sizes of 1 would be taken for constants.
-    example = zoo.inputs(max(zoo.batches), 5)
+    example, dims = dynamic_axes(model)
     with torch.no_grad():
         return sw.extract(build(model), example, (dims,), weights=weights, threads=threads)
 
@@ -133,10 +130,18 @@ def timed(model: str, threads: int, libraries: Path, number: int) -> tuple[list[
     rows, skipped, compile_s = list[Row](), dict[str, str](), dict[str, float]()
     with ExitStack() as stack:
         folder, there = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="shapewright-inductor-"))), {}
-        for name in (EAGER, COMPILED, OURS):
+        for name in (EAGER, COMPILED, OURS, *EXPORTED):
             # What Inductor kept of earlier runs would make a first compilation look quick.
             fresh = {"TORCHINDUCTOR_CACHE_DIR": str(folder / name)}
-            there[name] = stack.enter_context(_contender(name, model, threads, libraries, fresh))
+            try:
+                if reason := lacking(name):
+                    skipped[name] = reason
+                else:
+                    there[name] = stack.enter_context(_contender(name, model, threads, libraries, fresh))
+            except Exception as error:  # whatever an exporter has to say
+                if name not in EXPORTED:
+                    raise
+                skipped[name] = f"{type(error).__name__}: {error}"
         # The largest first: what is compiled for them holds for all but a batch or a length of 1.
         for batch in sorted(MODELS[model].batches, reverse=True):
             for length in reversed(lengths_of(model, number)):
@@ -161,7 +166,7 @@ def _row(
             seconds, outputs[name] = one.ask("prepare", batch, length)
             compile_s[name] = max(seconds, compile_s.get(name, 0.0))
         except Exception as error:  # whatever Inductor raises
-            if name != COMPILED:
+            if name not in (COMPILED, *EXPORTED):
                 raise
             skipped[name] = f"{type(error).__name__}: {error}"
     samplers = {name: lambda number, one=there[name]: float(one.ask("sample", number)) for name in outputs}

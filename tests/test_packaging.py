@@ -178,7 +178,7 @@ def locked() -> dict[str, set[str]]:
 
 def test_every_dependency_has_a_range_and_the_lock_has_a_version_in_it() -> None:
     extras = PROJECT["project"]["optional-dependencies"]
-    names = {"arrays", "tune", "server", "models", "gpu", "bench", "zoo", "parquet", "docs", "dev", "lock"}
+    names = {"arrays", "tune", "server", "models", "gpu", "bench", "zoo", "rivals", "parquet", "docs", "dev", "lock"}
     assert set(extras) == names
     lists = (PROJECT["project"]["dependencies"], *extras.values())
     pins = locked()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +15,17 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.harness.turns import sampler
-from benchmarks.nets.zoo import MODELS, SEED, build
+from benchmarks.nets.zoo import MODELS, SEED, build, dynamic_axes
 
 OURS, EAGER, COMPILED = "ours", "eager", "compile"
+EXPORTED: Mapping[str, str] = {"onnxruntime": "onnx_runtime", "openvino": "open_vino"}
+"""Rivals that read a file of ONNX, by their packages: a module each in benchmarks/rivals."""
+
+
+def lacking(name: str) -> str:
+    """Why a contender takes no part here; empty if it does."""
+    lacks = [each for each in (name, "onnxscript") if name in EXPORTED and find_spec(each) is None]
+    return f"{', '.join(lacks)} is not installed: pip install -e '.[rivals]'" if lacks else ""
 
 
 class Contender:
@@ -24,7 +35,9 @@ class Contender:
         torch.set_num_threads(threads)
         self._inputs, self._axis = MODELS[model].inputs, MODELS[model].axis
         self._name, self._model, self._notes = name, build(model), list[str]()
-        self._call: Callable[..., Any] = self._compiled(libraries)
+        self._call: Callable[..., Any] = (
+            self._exported(model, threads) if name in EXPORTED else self._compiled(libraries)
+        )
         self._given: tuple[Any, ...] = ()
         self._compiled_at: list[dict[str, Any]] = []
 
@@ -39,12 +52,24 @@ class Contender:
         # Images keep their size: of them the batch alone is marked as dynamic.
         return torch.compile(self._model, dynamic=True if self._axis else None, **how)  # type: ignore[no-any-return]
 
+    def _exported(self, model: str, threads: int) -> Callable[..., Any]:
+        (example, axes), prepare = (
+            dynamic_axes(model),
+            import_module(f"benchmarks.rivals.{EXPORTED[self._name]}").prepare,
+        )
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "model.onnx"
+            torch.onnx.export(self._model, example, str(file), dynamo=True, dynamic_shapes=(axes,), verbose=False)
+            return prepare(file, threads)  # type: ignore[no-any-return]
+
     def prepare(self, batch: int, length: int) -> tuple[float, list[NDArray[Any]]]:
         """Compile for a size if need be, and call once: the seconds of that, and the outputs."""
         torch.manual_seed(SEED)
         before = self._graphs()
         self._given, started = self._inputs(batch, length), time.perf_counter()
-        if self._axis == 0 and length > 1:
+        if self._name in EXPORTED:
+            self._given = tuple(tensor.numpy() for tensor in self._given)
+        elif self._axis == 0 and length > 1:
             torch._dynamo.mark_dynamic(self._given[0], 0)
         try:
             result = self._run()
@@ -56,11 +81,11 @@ class Contender:
             torch._dynamo.reset()
             self._call = self._compiled(Path(), freezing=False)
             result = self._run()
-        outputs = result if isinstance(result, tuple) else (result,)
+        outputs = result if isinstance(result, tuple | list) else (result,)
         seconds = time.perf_counter() - started
         if (graphs := self._graphs() - before) > 0:
             self._compiled_at.append({"size": f"batch {batch}, length {length}", "graphs": graphs})
-        return seconds, [np.array(output.float().numpy()) for output in outputs]
+        return seconds, [np.array(torch.as_tensor(output).float().numpy()) for output in outputs]
 
     def _graphs(self) -> int:
         return int(torch._dynamo.utils.counters["stats"]["unique_graphs"])

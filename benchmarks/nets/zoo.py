@@ -44,6 +44,16 @@ def build(name: str) -> nn.Module:
     return MODELS[name].make().eval().requires_grad_(False)
 
 
+def dynamic_axes(name: str) -> tuple[tuple[torch.Tensor, ...], dict[int, Any]]:
+    """Inputs to export a model with, and which axes of the first are dynamic."""
+    zoo = MODELS[name]
+    dims = {zoo.axis: torch.export.Dim("length", min=zoo.lengths.start, max=zoo.lengths[-1])}
+    if len(zoo.batches) > 1:
+        dims[0] = torch.export.Dim("batch", min=1, max=max(zoo.batches))
+    # Sizes of 1 would be taken for constants.
+    return zoo.inputs(max(zoo.batches), 5), dims
+
+
 # -- encoders and decoders of words -------------------------------------------------------------------------------
 class Attention(nn.Module):  # type: ignore[misc]
     def __init__(self, width: int, heads: int, *, bias: bool = True, causal: bool = False) -> None:

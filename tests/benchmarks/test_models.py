@@ -14,6 +14,8 @@ import pytest
 import torch
 
 from benchmarks.models import compared, lengths_of, main, recompiled, summary_of, tasks_of
+from benchmarks.nets import contenders
+from benchmarks.nets.contenders import EAGER, EXPORTED, Contender, lacking
 from benchmarks.nets.tuning import Point, curve_of, known_of, saved
 from benchmarks.nets.zoo import MODELS, build
 from tuner.program.job.budget_plan import MIN_TRIALS
@@ -58,6 +60,26 @@ def test_models_that_share_layers_have_workloads_in_common() -> None:
     shallow, deep = tasks_of("bert-tiny", 1), tasks_of("bert-tiny-deep", 1)
     assert {task.workload.key for task in shallow} == {task.workload.key for task in deep}
     assert sum(task.count for task in deep) > sum(task.count for task in shallow)
+
+
+@pytest.mark.parametrize("name", sorted(EXPORTED))
+def test_rivals_that_read_onnx_compute_the_model_at_sizes_that_they_were_not_exported_at(
+    name: str, tmp_path: Path
+) -> None:
+    if reason := lacking(name):
+        pytest.skip(reason)
+    rival, eager = (Contender(each, "bert-tiny", 1, tmp_path) for each in (name, EAGER))
+    for batch, length in ((4, 32), (1, 7), (1, 1)):
+        (_, found), (_, right) = rival.prepare(batch, length), eager.prepare(batch, length)
+        for one, other in zip(found, right, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
+    assert rival.sample(2) > 0
+
+
+def test_rivals_that_are_not_installed_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(contenders, "find_spec", lambda _: None)
+    assert lacking(EAGER) == ""
+    assert all(lacking(name).startswith(f"{name}, onnxscript is not installed: ") for name in EXPORTED)
 
 
 def event(position: int, second: int, **summary: Any) -> dict[str, Any]:
@@ -116,7 +138,9 @@ def test_a_tiny_model_is_tuned_through_a_service_and_timed(tmp_path: Path) -> No
     document = json.loads(out.read_text())
     assert [row["shape"]["length"] for row in document["rows"]] == [32, 17, 1] * 2
     assert all(row["max_abs_error"] <= row["tolerance"] for row in document["rows"])
-    assert document["summary"]["geomean_vs"].keys() == {"eager", "compile"}
+    rivals = {name for name in EXPORTED if not lacking(name)}
+    assert document["summary"]["geomean_vs"].keys() == {"eager", "compile", *rivals}
+    assert document["protocol"]["skipped"].keys() == EXPORTED.keys() - rivals
     assert document["protocol"]["contenders"]["ours"]["report"]["replaced"]
     summary = document["summary"]
     assert set(summary["recompiled"]["ours"]) <= {
