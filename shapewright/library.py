@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,9 @@ from tuner.program.target import native
 from tuner.schedule.space import MicroKernel
 
 ENTRY = "kernel"
+CODE = f"__tvm_ffi_{ENTRY}"
+LAUNCH = "__TVMBackendParallelLaunch"
+"""The variable of a library with several threads that points to what runs the parts of its loops."""
 REFUSALS = (TypeError, ValueError, RuntimeError, BufferError)
 """What a kernel raises for operands that it does not take as they are."""
 
@@ -34,7 +39,9 @@ class Library:
     at any alignment, of anything that speaks DLPack; no output may overlap an input.
     """
 
-    def __init__(self, directory: Path, manifest: JsonObject, dispatcher: Dispatcher, module: Any) -> None:
+    def __init__(
+        self, directory: Path, manifest: JsonObject, dispatcher: Dispatcher, module: Any, code: ctypes.CDLL
+    ) -> None:
         """Use ``load``."""
         self.directory = directory
         self.manifest = manifest
@@ -52,8 +59,10 @@ class Library:
             if name in self._layouts
             for size in packed_sizes(self.workload, position)
         )
-        self._threads: int = manifest["threads"]
-        self._module = module
+        self.threads: int = manifest["threads"]
+        self._pool: int = self.threads
+        """The threads of the pool that a call needs; 1: none."""
+        self._module, self._code = module, code
         self._function = module[ENTRY]
 
     @property
@@ -66,6 +75,18 @@ class Library:
     def has_sized_constants(self) -> bool:
         """Whether the size of a packed weight has to be compared with those of other operands, at every call."""
         return bool(self._sizes)
+
+    @property
+    def needs_pool(self) -> bool:
+        """Whether a thread that calls has to have a pool of TVM's, as ``run`` sees to."""
+        return self._pool > 1
+
+    @property
+    def entry(self) -> int:
+        """The address of ENTRY's code, a function of TVM's calling convention."""
+        address = ctypes.cast(self._code[CODE], ctypes.c_void_p).value
+        assert address is not None
+        return address
 
     @property
     def kernels(self) -> tuple[MicroKernel, ...]:
@@ -131,12 +152,19 @@ class Library:
 
     def run(self, operands: Sequence[Any]) -> None:
         """Compute with the tensors of packed weights in their places, for callers that keep apart whose they are."""
-        if self._threads > 1 and pool.threads != self._threads and not callers.is_ready(self._threads):
-            return callers.hand_over(lambda: self.run(operands), self._threads)
+        if self._pool > 1 and pool.threads != self._pool and not callers.is_ready(self._pool):
+            return callers.hand_over(lambda: self.run(operands), self._pool)
         try:
             self._function(*operands)
         except REFUSALS as error:
             self._retry_checked(operands, error)
+
+    def launch_by(self, address: int) -> None:
+        """Have the function at ``address`` run the parts of loops, for any number of calling threads, in the place of
+        TVM's pool. It has the signature of ``TVMBackendParallelLaunch``."""
+        with suppress(ValueError):  # no kernel of it has a parallel loop
+            ctypes.c_void_p.in_dll(self._code, LAUNCH).value = address
+        self._pool = 1
 
     def _with_packed(self, operands: tuple[Any, ...]) -> tuple[Any, ...]:
         unpacked = list(operands)
@@ -190,7 +218,7 @@ def library_of(files: Mapping[str, bytes], source: Path) -> Library:
     manifest = files_of.check_files(files, source)
     check_cpu(manifest)
     dispatcher = files_of.dispatcher_of(files, manifest, source)
-    return Library(source, manifest, dispatcher, _load_module(files[files_of.LIBRARY], source / files_of.LIBRARY))
+    return Library(source, manifest, dispatcher, *_load_module(files[files_of.LIBRARY], source / files_of.LIBRARY))
 
 
 def check_cpu(manifest: JsonObject) -> None:
@@ -205,9 +233,9 @@ def check_cpu(manifest: JsonObject) -> None:
         )
 
 
-def _load_module(binary: bytes, source: Path) -> Any:
-    """The module in ``binary``, from a file of its own: the loader takes a path that it has seen for the library that
-    it loaded from there, even if the file has been replaced since. ``source`` is where it was read."""
+def _load_module(binary: bytes, source: Path) -> tuple[Any, ctypes.CDLL]:
+    """The module in ``binary``, and its code, from a file of its own: the loader takes a path that it has seen for the
+    library that it loaded from there, even if the file has been replaced since. ``source`` is where it was read."""
     runtime.provide()
     with tempfile.NamedTemporaryFile(prefix="shapewright-", suffix=".so") as file:
         file.write(binary)
@@ -215,10 +243,11 @@ def _load_module(binary: bytes, source: Path) -> Any:
         try:
             module = _ffi().load_module(file.name)
             module[ENTRY]  # asked for once: what has no such function is no library
+            code = ctypes.CDLL(file.name)
         except (AttributeError, OSError, RuntimeError, ValueError) as error:
             reason = str(error).strip().splitlines()[-1:] or [type(error).__name__]
             raise ShapewrightError(f"{source} cannot be loaded ({reason[0]}): {AGAIN}") from error
-        return module
+        return module, code
 
 
 def _ffi() -> Any:

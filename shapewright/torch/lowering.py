@@ -16,13 +16,14 @@ from typing import Any
 import torch
 
 from shapewright.models.lifted import View
+from shapewright.torch.chain import ChainPlan, chain, sizes_of
 from shapewright.torch.op import call
 from shapewright.torch.plan import DTYPES, plan_of
 
 logger = logging.getLogger(__name__)
 
-DIRECT = "torch.ops.shapewright.direct"
-"""What Inductor's code calls: ``shapewright.torch.op.direct``."""
+DIRECT, DIRECT_CHAIN = "torch.ops.shapewright.direct", "torch.ops.shapewright.direct_chain"
+"""What Inductor's code calls: ``shapewright.torch.op.direct`` and ``shapewright.torch.chain.direct``."""
 
 
 @cache
@@ -37,6 +38,14 @@ def register() -> bool:
         lowering.register_lowering(call, type_promotion_kind=None)(
             lambda operands, sizes, plan: (
                 fallback(operands, sizes, plan) if V.graph.cpp_wrapper else _lowered(operands, sizes, plan)
+            )
+        )
+        several = lowering.fallback_handler(chain, add_to_fallback_set=False)
+        lowering.register_lowering(chain, type_promotion_kind=None)(
+            lambda tensors, sizes, plan: (
+                several(tensors, sizes, plan)
+                if V.graph.cpp_wrapper or len(ChainPlan.read(plan).outputs) != 1
+                else [_lowered_chain(tensors, sizes, plan)]
             )
         )
         return bool(needed)
@@ -70,6 +79,24 @@ def _lowered(operands: Sequence[Any], sizes: Sequence[Any], text: str) -> Any:
     out = lowering.view(ir.TensorBox.create(result), [sizes[axis] for axis in order])
     back = sorted(range(len(order)), key=order.__getitem__)
     return out if back == list(range(len(back))) else lowering.permute(out, back)
+
+
+def _lowered_chain(tensors: Sequence[Any], sizes: Sequence[Any], text: str) -> Any:
+    from torch._inductor import ir  # noqa: PLC0415
+
+    plan = ChainPlan.read(text)
+    step = plan.steps[plan.outputs[0]]
+    result = ir.ExternKernelOut(
+        layout=ir.FixedLayout(
+            torch.device("cpu"), DTYPES[plan_of(step.plan).dtype],
+            sizes_of(step.sizes, sizes),
+        ),
+        inputs=[ir.ExternKernel.realize_input(tensor) for tensor in tensors],
+        constant_args=(*sizes, text),
+        python_kernel_name=DIRECT_CHAIN,
+        op_overload=chain,
+    )  # fmt: skip
+    return ir.TensorBox.create(result)
 
 
 def _in_a_row(tensor: Any) -> Any:

@@ -19,6 +19,7 @@ from torch.fx.experimental.symbolic_shapes import optimization_hint, statically_
 from shapewright.models.aten import fused
 from shapewright.models.fast_paths import spelled_out
 from shapewright.models.graph import CannotLift
+from shapewright.torch.chains import make_chains
 from shapewright.torch.changing import changing_numbers
 
 aten = torch.ops.aten
@@ -51,7 +52,9 @@ class Rewritten:
         module = graph.owning_module
         if not self._rewrite(module, _constants(graph)):
             raise NothingReplaced
-        _replace_by(module, _traced(module, self._table))
+        traced = _traced(module, self._table)
+        make_chains(traced)
+        _replace_by(module, traced)
 
 
 def by_inductor(

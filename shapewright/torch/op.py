@@ -37,6 +37,11 @@ def prepared(text: str) -> Call:
     return call
 
 
+def calls_so_far() -> list[Call]:
+    """The calls of all plans that were run or prepared in this process."""
+    return list(_calls.values())
+
+
 def run(operands: Sequence[torch.Tensor], sizes: Sequence[int], plan: str) -> torch.Tensor:
     """What the operator does on the CPU."""
     return (_calls.get(plan) or prepared(plan))(operands, sizes)

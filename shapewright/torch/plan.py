@@ -19,6 +19,7 @@ import torch
 
 from shapewright.models.lifted import Fold, View, unviewed, viewed
 from shapewright.sources.libraries import library_of
+from shapewright.torch.native import share_threads
 from shapewright.torch.packs import Packs
 from tuner.errors import InvalidInput
 
@@ -40,6 +41,7 @@ DTYPES = {
 }
 """PyTorch's dtypes by the notation's names."""
 
+Run = Callable[[Sequence[Any]], None]
 Get = Callable[[Sequence[torch.Tensor]], Any]
 """An operand of the library's call, of the tensors of the model's."""
 
@@ -105,18 +107,47 @@ class Call:
 
     def __init__(self, plan: Plan) -> None:
         self._library = library = library_of(plan.digest)
+        share_threads(library)
         # What is packed here is the library's own: only sizes that nothing else determines are left to compare.
-        self._run = (lambda operands: library(*operands)) if library.has_sized_constants else library.run
+        self._unwatched: Run = (lambda operands: library(*operands)) if library.has_sized_constants else library.run
+        self._run: Run = self._unwatched
         self._view = plan.output
         self._rank = sum(map(len, plan.output))
         self._flat = _flattening(plan.output) if self._rank else None
         self._dtype = DTYPES[plan.dtype]
         self.copies: dict[str, int] = {}
         """How often each operand had to be copied because its elements were not in a row, by name."""
-        inputs = library.workload.inputs
-        named = list(zip((tensor.name for tensor in inputs), plan.operands, strict=True))
-        self._operands = [self._getter(name, taken) for name, taken in named]
-        self._direct = list(self._getters_in_order(named))
+        self.workload = library.workload
+        names = (tensor.name for tensor in library.workload.inputs)
+        self.taken = list(zip(names, plan.operands, strict=True))
+        """The inputs of the library's call: the name, and where it comes from."""
+        self._operands = [self.getter(name, taken) for name, taken in self.taken]
+        self._direct = list(self._getters_in_order(self.taken))
+
+    def watch(self, around: Callable[[Call, Callable[[], None]], None] | None) -> None:
+        """Have ``around`` run the library, of every call from now on; None: nobody."""
+        run = self._unwatched
+        self._run = run if around is None else lambda operands: around(self, lambda: run(operands))
+
+    @property
+    def view(self) -> View:
+        """Of the output."""
+        return self._view
+
+    @property
+    def entry(self) -> int:
+        """The address of the library's code."""
+        return self._library.entry
+
+    @property
+    def threads(self) -> int:
+        """Of the library."""
+        return self._library.threads
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether a call is one of the library's code, without a pool to be had or sizes to be compared before."""
+        return not self._library.has_sized_constants and not self._library.needs_pool
 
     def __call__(self, operands: Sequence[torch.Tensor], sizes: Sequence[int]) -> torch.Tensor:
         if self._flat is None or len(sizes) != self._rank:
@@ -141,7 +172,8 @@ class Call:
         values.append(result)
         self._run(values)
 
-    def _getter(self, name: str, taken: Taken) -> Get:
+    def getter(self, name: str, taken: Taken) -> Get:
+        """What gives the input of that name."""
         positions = [position for position in taken.inputs if position is not None]
         if not taken.is_kept:
             return self._varying(name, positions[0], taken.view)

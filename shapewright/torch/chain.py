@@ -1,0 +1,344 @@
+"""The operator ``torch.ops.shapewright.chain``: calls of tuned libraries one after the other, without Python between.
+
+    chain(Tensor[] tensors, SymInt[] sizes, str plan) -> Tensor[]
+
+``tensors`` are those that the calls read and that none of them makes; ``sizes`` what shapes are made of; ``plan`` says
+what is called with what. It is put into graphs behind all derivatives (``shapewright.torch.chains``) and has none. For
+each combination of sizes the calls' arguments are written down once, and values that only calls read have places in one
+piece of memory, by how long they are needed. Where no machine code is at hand the calls are made one by one.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import math
+from array import array
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from shapewright.torch.native import address_of, native
+from shapewright.torch.op import NAMESPACE, prepared
+from shapewright.torch.plan import DTYPES, Call, Get, Plan, plan_of
+from tuner.errors import InvalidInput
+from tuner.program.language.dtypes import DTYPES as KNOWN
+
+ALIGNMENT = 64
+MOST_BOUND = 256
+"""Combinations of sizes whose arguments are kept: some kilobytes each."""
+MOST_OPERANDS = 64
+"""Of a call, as native.c has room for."""
+CODES = {"i": 0, "u": 1, "f": 2, "b": 6}
+"""DLPack's, by kind of dtype; bfloat16 has BFLOAT."""
+BFLOAT = 4
+
+Sizes = tuple[int | None, ...]
+"""A size each: itself, or from -1 downwards which of the chain's ``sizes`` it is. None: what the elements make up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What a call before made, seen with ``sizes``."""
+
+    step: int
+    sizes: Sizes
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A call: its plan, where each of its tensors comes from (a number: of the chain's own), its output's sizes."""
+
+    plan: str
+    inputs: tuple[int | Made, ...]
+    sizes: Sizes
+
+
+@dataclass(frozen=True, slots=True)
+class ChainPlan:
+    steps: tuple[Step, ...]
+    outputs: tuple[int, ...]
+    """The steps whose values are the chain's."""
+
+    def text(self) -> str:
+        steps = [
+            [
+                step.plan,
+                [each if isinstance(each, int) else [each.step, each.sizes] for each in step.inputs],
+                step.sizes,
+            ]
+            for step in self.steps
+        ]
+        return json.dumps({"steps": steps, "outputs": self.outputs}, separators=(",", ":"))
+
+    @staticmethod
+    def read(text: str) -> ChainPlan:
+        """Raises InvalidInput for what is no plan."""
+        try:
+            data = json.loads(text)
+            steps = tuple(
+                Step(
+                    plan,
+                    tuple(each if isinstance(each, int) else Made(each[0], tuple(each[1])) for each in inputs),
+                    tuple(sizes),
+                )
+                for plan, inputs, sizes in data["steps"]
+            )
+            return ChainPlan(steps, tuple(data["outputs"]))
+        except (ValueError, KeyError, TypeError, IndexError) as error:
+            raise InvalidInput("plan", f"is not one of this version ({error})", "compile the model again") from None
+
+
+def may_be_chained(call: Call) -> bool:
+    """Whether a call can be part of a chain: its library needs no pool of its own, and its output's elements lie in the
+    order of the model's."""
+    return call.is_plain and len(call.workload.operands) <= MOST_OPERANDS and native() is not None
+
+
+# -- for some sizes -------------------------------------------------------------------------------------------------
+class _Tensor(ctypes.Structure):
+    _fields_ = (
+        ("data", ctypes.c_void_p), ("device", ctypes.c_int32), ("device_id", ctypes.c_int32), ("rank", ctypes.c_int32),
+        ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.c_void_p), ("strides", ctypes.c_void_p), ("offset", ctypes.c_uint64),
+    )  # fmt: skip
+
+
+class _Operand(ctypes.Structure):
+    _fields_ = (("tensor", _Tensor), ("offset", ctypes.c_int64), ("base", ctypes.c_int64))
+
+
+class _Call(ctypes.Structure):
+    _fields_ = (("entry", ctypes.c_void_p), ("operands", ctypes.c_void_p), ("count", ctypes.c_int64))
+
+
+CPU = 1
+
+
+class _Bound:
+    """A chain's calls for some sizes, as native.c takes them. Nobody writes to it."""
+
+    def __init__(self) -> None:
+        self.calls: Any = None
+        self.steps: list[int] = []
+        """Those that have anything to compute, in order."""
+        self.bytes = 0
+        self.outputs: list[tuple[list[int], torch.dtype]] = []
+        self._kept: list[Any] = []
+
+    def add(self, step: int, entry: int, operands: Sequence[tuple[Sequence[int], str, int, int]]) -> None:
+        """``operands``: shape, dtype, base and offset of each."""
+        described = (_Operand * len(operands))()
+        for each, (shape, dtype, base, offset) in zip(described, operands, strict=True):
+            sizes = (ctypes.c_int64 * max(1, len(shape)))(*shape)
+            self._kept.append(sizes)
+            own, known = each.tensor, KNOWN[dtype]
+            own.code = BFLOAT if dtype == "bfloat16" else CODES[known.kind]
+            own.device, own.rank, own.bits = CPU, len(shape), known.bits
+            own.lanes, own.shape = 1, ctypes.addressof(sizes)
+            each.base, each.offset = base, offset
+        self._kept.append(described)
+        self._kept.append(_Call(entry, ctypes.addressof(described), len(operands)))
+        self.steps.append(step)
+
+    def close(self) -> None:
+        calls = [each for each in self._kept if isinstance(each, _Call)]
+        self.calls = (_Call * len(calls))(*calls)
+
+
+def planned(needs: Sequence[tuple[int, int, int]]) -> tuple[list[int], int]:
+    """Places for values of ``(bytes, first, last)`` steps that need them, and how many bytes that takes: a value gets
+    the first room that nobody has at the same time."""
+    placed: list[tuple[int, int, int, int]] = []
+    places = []
+    for least, first, last in needs:
+        size, at = -(-least // ALIGNMENT) * ALIGNMENT, 0
+        for begin, end, since, until in sorted(placed):
+            if first <= until and since <= last and begin < at + size:
+                at = max(at, end)
+        placed.append((at, at + size, first, last))
+        places.append(at)
+    return places, max((end for _, end, _, _ in placed), default=0)
+
+
+# -- calls ----------------------------------------------------------------------------------------------------------
+class Chain:
+    """A plan, ready to run. Safe to use from several threads. ``watch``: is told of each step what its call took."""
+
+    def __init__(self, plan: ChainPlan) -> None:
+        self.plan = plan
+        self.calls = [prepared(step.plan) for step in plan.steps]
+        self.inputs = 1 + max(each for step in plan.steps for each in step.inputs if isinstance(each, int))
+        self.watch: Callable[[int, float], None] | None = None
+        self._gets: list[Get] = []
+        self._varying: list[int] = []
+        """Of what is got, that whose shape depends on the call."""
+        self._read = [self._operands(step, call) for step, call in zip(plan.steps, self.calls, strict=True)]
+        self._bound: dict[tuple[Any, ...], _Bound] = {}
+        code = native()
+        self._run: Any = None
+        if code is not None and all(call.is_plain for call in self.calls):
+            number, place = ctypes.c_int, ctypes.c_void_p
+            self._run = ctypes.CFUNCTYPE(number, place, number, number, place, place)(address_of(code, "run_chain"))
+        self._threads = max(call.threads for call in self.calls)
+
+    def _operands(self, step: Step, call: Call) -> list[int | tuple[int, Sizes, Any]]:
+        """Each operand of a call but the output: which of what is got, or the step that made it, and how it is seen."""
+        found: list[int | tuple[int, Sizes, Any]] = []
+        for name, taken in call.taken:
+            sources = [None if each is None else step.inputs[each] for each in taken.inputs]
+            if (made := next((each for each in sources if isinstance(each, Made)), None)) is not None:
+                found.append((made.step, made.sizes, taken.view))
+                continue
+            given = tuple(each if isinstance(each, int) else None for each in sources)
+            if not taken.is_kept:
+                self._varying.append(len(self._gets))
+            found.append(len(self._gets))
+            self._gets.append(call.getter(name, replace(taken, inputs=given)))
+        return found
+
+    def __call__(self, tensors: Sequence[torch.Tensor], sizes: Sequence[int]) -> list[torch.Tensor]:
+        outs = [torch.empty(sizes_of(step.sizes, sizes), dtype=self._dtype(at)) for at, step in self._outputs()]
+        self.into(tensors, sizes, outs)
+        return outs
+
+    def _outputs(self) -> Iterable[tuple[int, Step]]:
+        return ((at, self.plan.steps[at]) for at in self.plan.outputs)
+
+    def _dtype(self, step: int) -> torch.dtype:
+        return DTYPES[plan_of(self.plan.steps[step].plan).dtype]
+
+    def into(self, tensors: Sequence[torch.Tensor], sizes: Sequence[int], outs: Sequence[torch.Tensor]) -> None:
+        """Compute with the outputs written to ``outs``."""
+        if self._run is None:
+            return self._singly(tensors, sizes, outs)
+        values = [get(tensors) for get in self._gets]
+        key = (*sizes, *[values[at].shape for at in self._varying])
+        bound = self._bound.get(key) or self._bind(key, values, sizes)
+        memory = torch.empty(bound.bytes, dtype=torch.uint8)
+        bases = array("Q", [each.data_ptr() for each in (*values, memory, *outs)])
+        count, watch = len(bound.steps), self.watch
+        seconds = (ctypes.c_double * count)() if watch else None
+        if self._run(ctypes.addressof(bound.calls), count, self._threads, bases.buffer_info()[0], seconds):
+            # Made again one by one, the call that fails says why.
+            return self._singly(tensors, sizes, outs)
+        if watch is not None and seconds is not None:
+            for step, took in zip(bound.steps, seconds, strict=True):
+                watch(step, took)
+        return None
+
+    def _singly(self, tensors: Sequence[torch.Tensor], sizes: Sequence[int], outs: Sequence[torch.Tensor]) -> None:
+        made: list[torch.Tensor] = []
+        for step, call in zip(self.plan.steps, self.calls, strict=True):
+            operands = [
+                tensors[each] if isinstance(each, int) else _seen(made[each.step], each.sizes, sizes)
+                for each in step.inputs
+            ]
+            made.append(call(operands, sizes_of(step.sizes, sizes)))
+        for at, out in zip(self.plan.outputs, outs, strict=True):
+            out.copy_(made[at])
+
+    # -- arguments ----------------------------------------------------------------------------------------------------
+    def _bind(self, key: tuple[Any, ...], values: Sequence[Any], sizes: Sequence[int]) -> _Bound:
+        bound, shapes = _Bound(), [sizes_of(step.sizes, sizes) for step in self.plan.steps]
+        memory = len(values)
+        base = {step: memory + 1 + number for number, step in enumerate(self.plan.outputs)}
+        offsets, bound.bytes = self._placed(shapes, base)
+        for step, (call, operands) in enumerate(zip(self.calls, self._read, strict=True)):
+            if 0 in shapes[step]:
+                continue
+            described: list[tuple[Sequence[int], str, int, int]] = []
+            for each in operands:
+                if isinstance(each, int):
+                    value = values[each]
+                    described.append((tuple(value.shape), str(value.dtype).removeprefix("torch."), each, 0))
+                else:
+                    made, seen, view = each
+                    shape = _joined(view, sizes_of(seen, sizes, math.prod(shapes[made])))
+                    described.append((shape, self._name(made), base.get(made, memory), offsets.get(made, 0)))
+            shape = _joined(call.view, shapes[step])
+            described.append((shape, self._name(step), base.get(step, memory), offsets.get(step, 0)))
+            bound.add(step, call.entry, described)
+        bound.close()
+        # Of two threads that come here at once one is forgotten; either serves.
+        kept = list(self._bound.items())[-MOST_BOUND + 1 :]
+        self._bound = {**dict(kept), key: bound}
+        return bound
+
+    def _name(self, step: int) -> str:
+        return plan_of(self.plan.steps[step].plan).dtype
+
+    def _placed(self, shapes: Sequence[list[int]], outputs: Iterable[int]) -> tuple[dict[int, int], int]:
+        """Where the values that are no outputs lie in the memory of a call, and how much that is."""
+        last = {step: step for step in range(len(shapes))}
+        for at, step in enumerate(self.plan.steps):
+            last.update({each.step: at for each in step.inputs if isinstance(each, Made)})
+        inner = [step for step in range(len(shapes)) if step not in set(outputs)]
+        needs = [(math.prod(shapes[step]) * self._dtype(step).itemsize, step, last[step]) for step in inner]
+        places, total = planned(needs)
+        return dict(zip(inner, places, strict=True)), total
+
+
+def sizes_of(sizes: Sizes, given: Sequence[Any], elements: Any = 0) -> list[Any]:
+    """The sizes of a tensor of so many elements, of the chain's."""
+    known = [None if size is None else size if size >= 0 else given[-1 - size] for size in sizes]
+    others = math.prod(size for size in known if size is not None)
+    return [(elements // others if others else 0) if size is None else size for size in known]
+
+
+def _seen(value: torch.Tensor, sizes: Sizes, given: Sequence[int]) -> torch.Tensor:
+    return value.reshape(sizes_of(sizes, given, value.numel()))
+
+
+def _joined(view: Sequence[Sequence[int]], sizes: Sequence[int]) -> list[int]:
+    return [math.prod(sizes[axis] for axis in group) for group in view]
+
+
+# -- the operator ---------------------------------------------------------------------------------------------------
+_chains: dict[str, Chain] = {}
+
+
+def chain_of(text: str) -> Chain:
+    """The chain of a plan, its libraries loaded. Raises ShapewrightError."""
+    chain = _chains.get(text)
+    if chain is None:
+        chain = _chains.setdefault(text, Chain(ChainPlan.read(text)))
+    return chain
+
+
+def chains_so_far() -> list[Chain]:
+    """The chains that were run in this process."""
+    return list(_chains.values())
+
+
+def run(tensors: Sequence[torch.Tensor], sizes: Sequence[int], plan: str) -> list[torch.Tensor]:
+    return chain_of(plan)(tensors, sizes)
+
+
+def direct(*operands: Any, out: torch.Tensor) -> None:
+    """What Inductor's code calls for a chain of one output: the tensors, the sizes, the plan."""
+    chain = chain_of(operands[-1])
+    chain.into(operands[: chain.inputs], operands[chain.inputs : -1], (out,))
+
+
+def _fake(tensors: Sequence[torch.Tensor], sizes: Sequence[Any], plan: str) -> list[torch.Tensor]:
+    steps = ChainPlan.read(plan)
+    made = [(steps.steps[at].sizes, plan_of(steps.steps[at].plan)) for at in steps.outputs]
+    return [tensors[0].new_empty(sizes_of(each, sizes), dtype=DTYPES[its.dtype]) for each, its in made]
+
+
+library = torch.library.Library(NAMESPACE, "FRAGMENT")
+library.define("chain(Tensor[] tensors, SymInt[] sizes, str plan) -> Tensor[]")
+library.impl("chain", run, "CPU")
+torch.library.register_fake(f"{NAMESPACE}::chain", _fake, lib=library)
+chain = torch.ops.shapewright.chain.default
+# By a name that compiled code which was kept on disk finds again.
+torch.ops.shapewright.direct_chain = direct
+
+
+def is_made_in_order(plan: Plan) -> bool:
+    """Whether the output's elements lie in memory as the model's do."""
+    axes = [axis for group in plan.output for axis in group]
+    return bool(axes) and axes == list(range(len(axes)))

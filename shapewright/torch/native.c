@@ -1,0 +1,201 @@
+// What libraries in PyTorch need of machine code: their loops run on OpenMP's threads of the calling thread, those that
+// PyTorch's own operators run on, and the calls of a chain are made without Python between them.
+// Calls OpenMP by the names that GNU's, LLVM's and Intel's have.
+#define _GNU_SOURCE
+#include <limits.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+extern void GOMP_parallel(void (*function)(void *), void *data, unsigned threads, unsigned flags);
+extern int omp_get_thread_num(void), omp_get_num_threads(void), omp_get_max_threads(void);
+
+// -- teams --------------------------------------------------------------------------------------------------------------
+// A team is a parallel region in which the caller works, and the others wait for loops of which they take parts. Whoever
+// comes late finds fewer parts, and only the end of the region waits for all.
+enum {
+  SPINS = 2000,           // some tens of microseconds: a kernel for one thread
+  YIELDS = 300,           // some fifty, before a thread sleeps
+  LONG_SPINS = 50000,     // a millisecond: who yields where others want the core loses it for longer
+  MOST_PARTS = 0xffff,
+  MOST_ALONE = 63,        // regions left out after one that cost more than it gave
+  LATE_NS = 50000, LATE_SHARE = 8
+};
+typedef struct { void *barrier; int32_t count; } group;
+typedef int (*part)(int number, group *group, void *data);
+typedef struct {
+  _Atomic uint64_t ticket;  // the loop's number, how many parts it has, and the next one: 32, 16, 16 bits
+  _Atomic uint32_t news;    // counts up with every loop, and at the end
+  _Atomic int asleep, closed, finished, failed;
+  part part;
+  void *data;
+  void (*work)(void *);
+  void *given;
+  int64_t done_ns;
+} team;
+
+static _Thread_local team *own;       // the team that this thread leads
+static _Thread_local int forked;      // the threads of its pool are gone: it would wait for them for ever
+static _Thread_local int alone, more; // regions to leave out, and how many after the next one that is late
+
+static void after_fork(void) { forked = 1; }
+
+__attribute__((constructor)) static void start(void) { pthread_atfork(0, 0, after_fork); }
+
+static int64_t now_ns(void) {
+  struct timespec time;
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
+}
+
+static void rest_a_moment(int times, int spins) {
+  if (times >= spins) sched_yield();
+#if defined(__x86_64__)
+  else __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  else __asm__ volatile("yield");
+#endif
+}
+
+static void take_parts(team *team) {
+  uint64_t ticket = atomic_load(&team->ticket);
+  while ((ticket & 0xffff) < (ticket >> 16 & 0xffff))
+    if (atomic_compare_exchange_weak(&team->ticket, &ticket, ticket + 1)) {
+      // What the loop is does not change before this part is finished.
+      group group = {0, (int32_t)(ticket >> 16 & 0xffff)};
+      if (team->part((int)(ticket & 0xffff), &group, team->data)) atomic_store(&team->failed, 1);
+      atomic_fetch_add(&team->finished, 1);
+      ticket = atomic_load(&team->ticket);
+    }
+}
+
+static void tell(team *team) {
+  atomic_fetch_add(&team->news, 1);
+  if (atomic_load(&team->asleep)) syscall(SYS_futex, &team->news, FUTEX_WAKE_PRIVATE, INT_MAX, 0, 0, 0);
+}
+
+static void wait_and_help(team *team) {
+  uint32_t seen = atomic_load(&team->news);
+  for (int times = 0; !atomic_load(&team->closed);) {
+    take_parts(team);
+    uint32_t news = atomic_load(&team->news);
+    if (news != seen) {
+      seen = news, times = 0;
+    } else if (times < SPINS + YIELDS) {
+      rest_a_moment(times++, SPINS);
+    } else {
+      atomic_fetch_add(&team->asleep, 1);
+      syscall(SYS_futex, &team->news, FUTEX_WAIT_PRIVATE, seen, 0, 0, 0);
+      atomic_fetch_sub(&team->asleep, 1);
+    }
+  }
+}
+
+static void join(void *data) {
+  team *team = data;
+  if (omp_get_thread_num()) return wait_and_help(team);
+  own = omp_get_num_threads() > 1 ? team : 0;
+  team->work(team->given);
+  own = 0;
+  atomic_store(&team->closed, 1);
+  tell(team);
+  team->done_ns = now_ns();
+}
+
+// Do `work` with a team of so many threads, or alone: where there are none to be had, and for a while after the region's
+// end had to wait for threads that found no core.
+static void with_team(int threads, void (*work)(void *), void *given) {
+  if (threads < 2 || forked || own || (alone && alone--)) return work(given);
+  team team = {.work = work, .given = given};
+  int64_t before = now_ns();
+  GOMP_parallel(join, &team, (unsigned)threads, 0);
+  int64_t after = now_ns(), late = after - team.done_ns;
+  if (late > LATE_NS && late > (after - before) / LATE_SHARE) alone = more = 2 * more < MOST_ALONE ? 2 * more + 1 : MOST_ALONE;
+  else more = 0;
+}
+
+// -- loops --------------------------------------------------------------------------------------------------------------
+typedef struct { part part; void *data; int count, failed; } loop;
+
+static void run_loop(void *given) {
+  loop *loop = given;
+  team *team = own;
+  if (!team || loop->count < 2 || loop->count > MOST_PARTS) {
+    group group = {0, loop->count};
+    for (int number = 0; number < loop->count; number++) loop->failed |= loop->part(number, &group, loop->data) != 0;
+    return;
+  }
+  team->part = loop->part, team->data = loop->data;
+  atomic_store(&team->finished, 0);
+  atomic_store(&team->failed, 0);
+  uint64_t next = (atomic_load(&team->ticket) >> 32) + 1;
+  atomic_store(&team->ticket, next << 32 | (uint64_t)loop->count << 16);
+  tell(team);
+  take_parts(team);
+  for (int times = 0; atomic_load(&team->finished) < loop->count; times++) rest_a_moment(times, LONG_SPINS);
+  loop->failed = atomic_load(&team->failed);
+}
+
+// TVMBackendParallelLaunch.
+int launch(part part, void *data, int count) {
+  loop loop = {part, data, count > 0 ? count : omp_get_max_threads(), 0};
+  if (own) run_loop(&loop);
+  else with_team(loop.count < omp_get_max_threads() ? loop.count : omp_get_max_threads(), run_loop, &loop);
+  return loop.failed ? -1 : 0;
+}
+
+// -- chains -------------------------------------------------------------------------------------------------------------
+enum { TENSOR = 7, MOST_OPERANDS = 64 };
+
+// DLPack's DLTensor, and an argument as TVM's calling convention has it.
+typedef struct {
+  void *data;
+  int32_t device, device_id, rank;
+  uint8_t code, bits;
+  uint16_t lanes;
+  int64_t *shape, *strides;
+  uint64_t offset;
+} tensor;
+typedef struct { int32_t type; uint32_t padding; void *value; } any;
+typedef int (*entry)(void *self, const any *arguments, int32_t count, any *result);
+// A tensor that lies `offset` bytes behind the base of that number.
+typedef struct { tensor tensor; int64_t offset, base; } operand;
+typedef struct { entry entry; const operand *operands; int64_t count; } call;
+typedef struct { const call *calls; int count, failed; char *const *bases; double *seconds; } chain;
+
+static void run_calls(void *given) {
+  chain *chain = given;
+  for (int number = 0; number < chain->count; number++) {
+    const call *call = &chain->calls[number];
+    tensor tensors[MOST_OPERANDS];
+    any arguments[MOST_OPERANDS], result = {0};
+    if (call->count > MOST_OPERANDS) {
+      chain->failed = number + 1;
+      return;
+    }
+    for (int i = 0; i < call->count; i++) {
+      tensors[i] = call->operands[i].tensor;
+      tensors[i].data = chain->bases[call->operands[i].base] + call->operands[i].offset;
+      arguments[i] = (any){TENSOR, 0, &tensors[i]};
+    }
+    int64_t before = chain->seconds ? now_ns() : 0;
+    if (call->entry(0, arguments, (int32_t)call->count, &result)) {
+      chain->failed = number + 1;
+      return;
+    }
+    if (chain->seconds) chain->seconds[number] = 1e-9 * (double)(now_ns() - before);
+  }
+}
+
+// Make the calls in order with a team of so many threads, and put what each took where `seconds` points to, if it does.
+// Returns 0, or the number of the call that failed, from 1. Writes nothing but outputs: threads may share descriptions.
+int run_chain(const call *calls, int count, int threads, char *const *bases, double *seconds) {
+  chain chain = {calls, count, 0, bases, seconds};
+  with_team(threads, run_calls, &chain);
+  return chain.failed;
+}

@@ -1,0 +1,218 @@
+"""Calls of libraries in a row become one: which do, that it computes the same, that its values do not overlap."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+import shapewright as sw
+from shapewright.torch import chain as chains
+from shapewright.torch.backend import shapewright
+from shapewright.torch.chain import Chain, ChainPlan, Made, Step, planned
+from tests.shapewright.torch.models import Encoder, close, words
+from tests.shapewright.torch.replacing import Replacing
+from tuner.errors import InvalidInput, ShapewrightError
+
+WIDTH = 16
+
+
+@pytest.fixture(autouse=True)
+def made(monkeypatch: pytest.MonkeyPatch) -> dict[str, Chain]:
+    """The chains that a test made."""
+    found: dict[str, Chain] = {}
+    monkeypatch.setattr(chains, "_chains", found)
+    return found
+
+
+def lengths(made: dict[str, Chain]) -> list[int]:
+    return sorted(len(each.calls) for each in made.values())
+
+
+class Rows(nn.Module):  # type: ignore[misc]
+    """Products and norms with what ``between`` does to a value in between."""
+
+    def __init__(self, between: Any = None) -> None:
+        super().__init__()
+        self.first, self.second, self.third = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
+        self.norm, self.between = nn.LayerNorm(WIDTH), between
+
+    def forward(self, x: torch.Tensor) -> Any:
+        y = self.norm(self.first(x))
+        if self.between is not None:
+            y = self.between(x, y)
+        return self.third(self.norm(self.second(y)))
+
+
+CASES: dict[str, tuple[Any, list[int]]] = {
+    "all in a row": (None, [5]),
+    # What stands between reads a value of the chain: what follows is another.
+    "one between": (lambda x, y: torch.cumsum(y, 0), [2, 3]),
+    # It reads nothing of the chain: it goes before.
+    "one beside": (lambda x, y: y + torch.cumsum(x, 0)[:1], [5]),
+    "turned": (lambda x, y: y.transpose(0, 1).reshape(-1, WIDTH), [2, 3]),
+    "viewed": (lambda x, y: y.reshape(-1, 2, WIDTH // 2).reshape(-1, WIDTH), [5]),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("rest", ["eager", "inductor"])
+def test_what_is_in_a_row_is_one_call(case: str, rest: str, replacing: Replacing, made: dict[str, Chain]) -> None:
+    between, expected = CASES[case]
+    model = Rows(between).eval()
+    with torch.no_grad():
+        fast = replacing.compiled(model, rest=rest)
+        for rows in (6, 4, 9, 6):
+            x = torch.rand(rows, WIDTH)
+            assert close(fast(x), model(x))
+    # Where a size has led to another graph, that one has such chains, too.
+    assert sorted(set(lengths(made))) == expected
+
+
+def test_values_that_others_read_are_outputs(replacing: Replacing, made: dict[str, Chain]) -> None:
+    model = Rows().eval()
+
+    def function(x: torch.Tensor) -> Any:
+        y = model.first(x)
+        z = model.norm(y)
+        return model.second(z), y.cumsum(0), z.view(-1, 2, WIDTH // 2)
+
+    for rest in ("eager", "inductor"):
+        replacing.check(function, torch.rand(6, WIDTH), rest=rest, replaced=3)
+    assert lengths(made) == [3]
+    assert [len(each.plan.outputs) for each in made.values()] == [3]
+
+
+def test_a_model_is_called_as_one_chain_at_every_size(encoder_libraries: Path, made: dict[str, Chain]) -> None:
+    model = Encoder().eval()
+    fast = torch.compile(model, backend=shapewright, dynamic=True, options={"source": encoder_libraries})
+    with torch.no_grad():
+        for batch, length in ((2, 7), (3, 5), (2, 64), (4, 3), (2, 7)):
+            ids = words(batch, length)
+            assert close(fast(ids), model(ids))
+        (chain,) = made.values()
+        assert len(chain.calls) == len(sw.torch.report().replaced)
+        # Weights that have changed are packed again.
+        model.up.weight.mul_(1.5)
+        assert close(fast(ids), model(ids))
+
+
+def test_threads_call_at_once(encoder_libraries: Path) -> None:
+    model = Encoder().eval()
+    fast = torch.compile(model, backend=shapewright, dynamic=True, options={"source": encoder_libraries})
+    wrong: list[Any] = []
+
+    def call(batch: int) -> None:
+        try:
+            with torch.no_grad():
+                for length in (3, 9, 5):
+                    ids = words(batch, length)
+                    wrong.extend([] if close(fast(ids), model(ids)) else [ids.shape])
+        except Exception as error:
+            wrong.append(error)
+
+    with torch.no_grad():
+        fast(words(2, 4))
+    some = [threading.Thread(target=call, args=(batch,)) for batch in (2, 3, 4, 5)]
+    for each in some:
+        each.start()
+    for each in some:
+        each.join(timeout=120)
+    assert not wrong
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_chains_of_halves_compute_the_same(dtype: torch.dtype, replacing: Replacing, made: dict[str, Chain]) -> None:
+    replacing.check(Rows().eval().to(dtype), torch.rand(6, WIDTH, dtype=dtype), replaced=3)
+    assert lengths(made)[-1] >= 2
+
+
+# -- the chain itself -----------------------------------------------------------------------------------------------
+@pytest.fixture
+def one(replacing: Replacing, made: dict[str, Chain]) -> tuple[Rows, Chain]:
+    """A model, and its chain: x and parameters are its tensors, the rows are its size."""
+    model = Rows().eval()
+    with torch.no_grad():
+        replacing.compiled(model)(torch.rand(6, WIDTH))
+    (chain,) = made.values()
+    return model, chain
+
+
+def tensors_of(model: Rows, x: torch.Tensor) -> list[torch.Tensor]:
+    pairs = [(each.weight, each.bias) for each in (model.first, model.norm, model.second, model.third)]
+    return [x, *(tensor for pair in pairs for tensor in pair)]
+
+
+def test_without_machine_code_calls_are_made_one_by_one(
+    one: tuple[Rows, Chain], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, chain = one
+    monkeypatch.setattr(chains, "native", lambda: None)
+    alone = Chain(ChainPlan.read(chain.plan.text()))
+    x = torch.rand(5, WIDTH)
+    with torch.no_grad():
+        (found,) = alone(tensors_of(model, x), [5])
+        assert close(found, model(x))
+    assert not alone._bound
+
+
+def test_a_call_that_fails_says_why(one: tuple[Rows, Chain]) -> None:
+    model, chain = one
+    with pytest.raises(ShapewrightError, match="shape"):
+        chain(tensors_of(model, torch.rand(5, WIDTH + 1)), [5])
+
+
+def test_nothing_is_computed_of_no_rows(one: tuple[Rows, Chain]) -> None:
+    model, chain = one
+    (found,) = chain(tensors_of(model, torch.rand(0, WIDTH)), [0])
+    assert found.shape == (0, WIDTH)
+
+
+def test_sizes_are_kept_up_to_a_bound(one: tuple[Rows, Chain], monkeypatch: pytest.MonkeyPatch) -> None:
+    model, chain = one
+    monkeypatch.setattr(chains, "MOST_BOUND", 3)
+    with torch.no_grad():
+        for rows in (2, 3, 4, 5, 6, 2):
+            x = torch.rand(rows, WIDTH)
+            assert close(chain(tensors_of(model, x), [rows])[0], model(x))
+    assert [key[0] for key in chain._bound] == [5, 6, 2]
+
+
+def test_who_watches_hears_of_each_call(one: tuple[Rows, Chain]) -> None:
+    model, chain = one
+    heard: list[tuple[int, float]] = []
+    chain.watch = lambda step, seconds: heard.append((step, seconds))
+    with torch.no_grad():
+        chain(tensors_of(model, torch.rand(5, WIDTH)), [5])
+    assert [step for step, _ in heard] == [0, 1, 2, 3, 4]
+    assert all(seconds > 0 for _, seconds in heard)
+
+
+def test_a_plan_is_read_as_it_was_written() -> None:
+    plan = ChainPlan((Step("a", (0, 1), (-1, 4)), Step("b", (Made(0, (2, None)), 2), (3,))), (1, 0))
+    assert ChainPlan.read(plan.text()) == plan
+    for text in ("", "[]", '{"steps": [1], "outputs": []}'):
+        with pytest.raises(InvalidInput, match="plan"):
+            ChainPlan.read(text)
+
+
+NEEDS = st.lists(st.tuples(st.integers(0, 1000), st.integers(0, 12), st.integers(0, 5)), max_size=12)
+
+
+@given(NEEDS)
+def test_values_that_are_needed_at_the_same_time_do_not_overlap(drawn: list[tuple[int, int, int]]) -> None:
+    needs = [(size, first, first + more) for size, first, more in drawn]
+    places, total = planned(needs)
+    ends = [at + size for at, (size, _, _) in zip(places, needs, strict=True)]
+    assert all(at % 64 == 0 for at in places)
+    assert max(ends, default=0) <= total
+    for i, (_, first, last) in enumerate(needs):
+        for j, (_, since, until) in enumerate(needs[:i]):
+            if first <= until and since <= last:
+                assert places[i] >= ends[j] or places[j] >= ends[i]

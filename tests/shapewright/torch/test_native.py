@@ -1,0 +1,138 @@
+"""Loops of libraries of several threads in PyTorch: on the threads of its own operators, for many callers and forks."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from shapewright.loading import load
+from shapewright.torch import native
+from tests.shapewright.libraries import save_library
+from tuner.program.language.workload import ShapeVar
+
+M = ShapeVar("M", range(1, 33))
+WIDTH = 24
+BEGIN = """
+import os, sys, threading
+import torch
+import shapewright as sw
+from shapewright.loading import load
+from shapewright.torch.tuned_module import bound_whole
+
+torch.set_num_threads(2)
+sw.torch.provide(sys.argv[1])
+library = load(sys.argv[1])
+(plan,) = bound_whole(library.digest, library.workload).plans.values()
+x, y = torch.rand(24, 24), torch.rand(24, 24)
+right = x @ y  # what PyTorch runs on threads waits for ever in a process that was forked
+wrong = []
+
+def call():
+    found = torch.ops.shapewright.call([x, y], [24, 24], plan)
+    if not torch.allclose(found, right, rtol=1e-4):
+        wrong.append(found)
+
+def threads():
+    return len(os.listdir("/proc/self/task"))
+
+def at_once(count):
+    some = [threading.Thread(target=call) for _ in range(count)]
+    for thread in some:
+        thread.start()
+    for thread in some:
+        thread.join()
+    assert not wrong
+"""
+SHARED = """
+torch.rand(1 << 20).exp()  # on two threads
+before = threads()
+for _ in range(20):
+    call()
+assert threads() == before, (before, threads())
+"""
+MANY = """
+for _ in range(3):
+    at_once(40)
+call()
+"""
+FORKED = """
+call()
+child = os.fork()
+if not child:
+    call()
+    at_once(4)
+    os._exit(0 if not wrong else 1)
+assert os.waitpid(child, 0)[1] == 0
+call()
+assert not wrong
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("two") / "library"
+    return save_library(directory, "matmul", {"m": M, "n": WIDTH, "k": WIDTH}, (M,), threads=2)
+
+
+@pytest.mark.parametrize("script", [SHARED, MANY, FORKED], ids=["PyTorch's threads", "many callers", "a fork"])
+def test_loops_run_on_pytorchs_threads_for_any_caller(script: str, folder: Path) -> None:
+    command = [sys.executable, "-c", BEGIN + script, str(folder)]
+    # Threads that spin after their work would take the cores of those that have some.
+    environment = {**os.environ, "OMP_WAIT_POLICY": "passive"}
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=240, env=environment)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture
+def launchers_anew() -> Iterator[None]:
+    """Nothing is known of compilers, before and after."""
+    native.native.cache_clear()
+    yield
+    native.native.cache_clear()
+
+
+@pytest.mark.usefixtures("launchers_anew")
+@pytest.mark.parametrize("lack", ["no compiler", "one that fails", "no OpenMP"])
+def test_where_nothing_can_be_shared_there_is_a_pool(
+    lack: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    if lack == "no OpenMP":
+        monkeypatch.setattr(torch.__config__, "parallel_info", lambda: "ATen parallel backend: native thread pool")
+    else:
+        monkeypatch.setenv("PATH", str(tmp_path))
+    if lack == "one that fails":
+        (tmp_path / "cc").write_text("#!/bin/sh\necho no licence >&2; exit 1\n")
+        (tmp_path / "cc").chmod(0o755)
+    library = load(folder)
+    with caplog.at_level(logging.INFO):
+        assert not native.share_threads(library)
+    x, y, out = torch.rand(7, WIDTH), torch.rand(WIDTH, WIDTH), torch.zeros(7, WIDTH)
+    library(x, y, out)
+    torch.testing.assert_close(out, x @ y)
+    assert ("a pool beside PyTorch's" in caplog.text) is (lack != "no OpenMP")
+    assert ("no licence" in caplog.text) is (lack == "one that fails")
+
+
+def test_a_failing_part_fails_the_call() -> None:
+    """And the others are computed: OpenMP cannot end a loop."""
+    code = native.native()
+    assert code is not None
+    kind = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+    launch = ctypes.CFUNCTYPE(ctypes.c_int, kind, ctypes.c_void_p, ctypes.c_int)(native.address_of(code, "launch"))
+    seen: list[int] = []
+
+    def part(number: int, group: int, data: int) -> int:
+        seen.append(number)
+        return int(number == 1)
+
+    assert launch(kind(part), None, 3) == -1
+    assert sorted(seen) == [0, 1, 2]
+    assert launch(kind(lambda number, *_: 0), None, 0) == 0
