@@ -12,10 +12,9 @@ A saved program that calls tuned libraries needs ``import shapewright.torch`` be
 from __future__ import annotations
 
 from shapewright.sources.directory import provide
-from shapewright.sources.reports import Report
 from shapewright.torch import op as _op  # noqa: F401 - registers torch.ops.shapewright.call
 from shapewright.torch.optimizing import optimize
 from shapewright.torch.packs import forget
-from shapewright.torch.reports import report
+from shapewright.torch.reports import Report, report
 
 __all__ = ["Report", "forget", "optimize", "provide", "report"]

@@ -17,12 +17,12 @@ import torch
 from torch._dynamo.exc import RestartAnalysis, SkipFrame
 
 from shapewright.sources.finder import Finder, finder_of
-from shapewright.sources.reports import NotReplaced, Replaced, Report
+from shapewright.sources.reports import NotReplaced, Replaced
 from shapewright.torch.floats import read_as_constants
 from shapewright.torch.graphs import replace_lifted
 from shapewright.torch.lowering import register
 from shapewright.torch.normal_form import Compiled, NothingReplaced, as_it_is, by_inductor
-from shapewright.torch.reports import note_compiled
+from shapewright.torch.reports import Report, note_compiled
 from tuner.errors import InvalidInput
 
 logger = logging.getLogger(__name__)

@@ -12,12 +12,12 @@ from shapewright.models.fx import lift
 from shapewright.models.lifted import LiftedOp, Operand
 from shapewright.models.symbols import dim_of
 from shapewright.sources.finder import Finder
-from shapewright.sources.reports import NotReplaced, Report
+from shapewright.sources.reports import NotReplaced
 from shapewright.sources.source import Match
 from shapewright.torch.changing import integers_as_operands
 from shapewright.torch.op import call, prepared
 from shapewright.torch.plan import DTYPES, Plan, Taken
-from shapewright.torch.reports import Replaced
+from shapewright.torch.reports import Replaced, Report
 from shapewright.torch.sizes import agree, fix_sizes
 from shapewright.torch.work import flops_by_name
 from tuner.errors import InvalidInput

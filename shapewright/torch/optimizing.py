@@ -14,10 +14,10 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from shapewright.sources.finder import Finder, finder_of
-from shapewright.sources.reports import NotReplaced, Report
+from shapewright.sources.reports import NotReplaced
 from shapewright.sources.source import Match, SourceLike
 from shapewright.torch import modules as tuned
-from shapewright.torch.reports import Replaced
+from shapewright.torch.reports import Replaced, Report
 from shapewright.torch.tuned_module import Bound, Tuned, bound_rows, bound_whole, restored
 from tuner.errors import InvalidInput
 from tuner.program.job.build import make_workload

@@ -1,13 +1,14 @@
-"""What was replaced in a model of PyTorch, and how often its calls copied operands."""
+"""What was replaced in a model of PyTorch, how often its calls copied operands, and where its time goes."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from shapewright.sources import reports
-from shapewright.sources.reports import Report
 from shapewright.torch.op import prepared
+from shapewright.torch.profiling import Profile, profiled
 from tuner.errors import InvalidInput
 
 
@@ -27,6 +28,29 @@ class Replaced(reports.Replaced):
         return total
 
 
+@dataclass(slots=True)
+class Report(reports.Report):
+    """The report of one model. ``notes``: what else its user should know, each once: sources that are away, gradients.
+
+    ``rest`` is who computes what was not replaced.
+    """
+
+    def profile(self, model: Callable[..., Any], *inputs: Any, seconds: float = 1.0) -> Profile:
+        """Where the time of ``model(*inputs)`` goes: by tuned kernel, by what PyTorch does between, and overhead.
+
+        It is called, under ``torch.no_grad()``, for about ``seconds``. Nothing else of this process should call tuned
+        libraries meanwhile. Raises InvalidInput where a call of it runs none.
+        """
+        if not 0.0 < seconds <= MOST_SECONDS:
+            raise InvalidInput("seconds", f"{seconds:g} is out of range", f"more than 0, at most {MOST_SECONDS:g}")
+        found = profiled(lambda: model(*inputs), seconds)
+        if not found.kernels:
+            remedy = "a model that was compiled with the backend, or that sw.torch.optimize made, and has libraries"
+            raise InvalidInput("model", "calls no tuned library", remedy)
+        return found
+
+
+MOST_SECONDS = 600.0
 _compiled: list[Report] = []
 """The report of the graph that was compiled last."""
 
