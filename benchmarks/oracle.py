@@ -9,6 +9,7 @@ too good to be believed at once.
 
 from __future__ import annotations
 
+import ctypes
 import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -112,9 +113,9 @@ def library_of_one(task: SearchTask, build: BuildResult) -> Library:
     with tempfile.NamedTemporaryFile(prefix="shapewright-oracle-", suffix=".so") as file:
         file.write(build.binary or b"")
         file.flush()
-        module = tvm_ffi.load_module(file.name)
+        module, code = tvm_ffi.load_module(file.name), ctypes.CDLL(file.name)
     assert module[ENTRY] is not None
-    return Library(Path(), manifest, Dispatcher(task, (build.kernel,), 0, Leaf(0)), module)
+    return Library(Path(), manifest, Dispatcher(task, (build.kernel,), 0, Leaf(0)), module, code)
 
 
 # -- less than the library --------------------------------------------------------------------------------------------

@@ -13,8 +13,8 @@ from benchmarks import theory, unknown_machine
 from benchmarks.unknown_machine import AGAIN, disturbed, disturbed_constants, summary_of
 from tests.benchmarks.test_kernels import TINY
 from tuner.program.target.rates import NUMBERS, TYPICAL
-from tuner.schedule.rules import attention
 from tuner.schedule.rules import stencil as windows
+from tuner.schedule.rules.attention import estimate as attention
 
 LIBRARIES = [theory.TYPICAL, theory.CALIBRATED, theory.SEARCHED]
 
