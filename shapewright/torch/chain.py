@@ -200,7 +200,10 @@ class Chain:
         return found
 
     def __call__(self, tensors: Sequence[torch.Tensor], sizes: Sequence[int]) -> list[torch.Tensor]:
-        outs = [torch.empty(sizes_of(step.sizes, sizes), dtype=self._dtype(at)) for at, step in self._outputs()]
+        outs = [
+            torch.empty(sizes_of(step.sizes, sizes), dtype=self._dtype(at), device="cpu")
+            for at, step in self._outputs()
+        ]
         self.into(tensors, sizes, outs)
         return outs
 
@@ -215,9 +218,9 @@ class Chain:
         if self._run is None:
             return self._singly(tensors, sizes, outs)
         values = [get(tensors) for get in self._gets]
-        key = (*sizes, *[values[at].shape for at in self._varying])
+        key = (*sizes, *[(values[at].shape, values[at].dtype) for at in self._varying])
         bound = self._bound.get(key) or self._bind(key, values, sizes)
-        memory = torch.empty(bound.bytes, dtype=torch.uint8)
+        memory = torch.empty(bound.bytes, dtype=torch.uint8, device="cpu")
         bases = array("Q", [each.data_ptr() for each in (*values, memory, *outs)])
         count, watch = len(bound.steps), self.watch
         seconds = (ctypes.c_double * count)() if watch else None

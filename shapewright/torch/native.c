@@ -192,10 +192,10 @@ static void run_calls(void *given) {
   }
 }
 
-// Make the calls in order with a team of so many threads, and put what each took where `seconds` points to, if it does.
+// Make the calls in order with a team of so many threads, or of as many as PyTorch may have here, and put what each took where `seconds` points to, if it does.
 // Returns 0, or the number of the call that failed, from 1. Writes nothing but outputs: threads may share descriptions.
 int run_chain(const call *calls, int count, int threads, char *const *bases, double *seconds) {
   chain chain = {calls, count, 0, bases, seconds};
-  with_team(threads, run_calls, &chain);
+  with_team(threads < omp_get_max_threads() ? threads : omp_get_max_threads(), run_calls, &chain);
   return chain.failed;
 }

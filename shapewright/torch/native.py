@@ -15,6 +15,7 @@ import ctypes
 import logging
 import subprocess
 import tempfile
+import threading
 from functools import cache
 from pathlib import Path
 from shutil import which
@@ -28,6 +29,7 @@ logger = logging.getLogger(__name__)
 SOURCE = Path(__file__).with_name("native.c")
 COMPILERS = ("cc", "gcc", "clang")
 COMPILE_S = 60.0
+_lock = threading.Lock()
 
 
 def share_threads(library: Library) -> bool:
@@ -44,9 +46,15 @@ def address_of(code: ctypes.CDLL, name: str) -> int:
     return address
 
 
-@cache
 def native() -> ctypes.CDLL | None:
     """The code; None where PyTorch has none of OpenMP's, or nothing compiles."""
+    # Once for all threads: a loop finds its team by a variable of the code.
+    with _lock:
+        return _compiled()
+
+
+@cache
+def _compiled() -> ctypes.CDLL | None:
     if "parallel backend: OpenMP" not in torch.__config__.parallel_info():
         return None
     compiler = next(filter(None, map(which, COMPILERS)), None)

@@ -168,6 +168,24 @@ def test_a_call_that_fails_says_why(one: tuple[Rows, Chain]) -> None:
         chain(tensors_of(model, torch.rand(5, WIDTH + 1)), [5])
 
 
+def test_a_tensor_of_another_dtype_is_refused_whatever_came_before(one: tuple[Rows, Chain]) -> None:
+    """What was written down for a size must not have it read as another dtype, past its end."""
+    model, chain = one
+    chain(tensors_of(model, torch.rand(5, WIDTH)), [5])
+    with pytest.raises(ShapewrightError, match="dtype"):
+        chain(tensors_of(model, torch.rand(5, WIDTH, dtype=torch.float16)), [5])
+
+
+def test_values_are_on_the_cpu_whatever_the_default_device(one: tuple[Rows, Chain]) -> None:
+    model, chain = one
+    x = torch.rand(5, WIDTH)
+    with torch.no_grad(), torch.device("meta"):
+        (found,) = chain(tensors_of(model, x), [5])
+    with torch.no_grad():
+        assert found.device.type == "cpu"
+        assert close(found, model(x))
+
+
 def test_nothing_is_computed_of_no_rows(one: tuple[Rows, Chain]) -> None:
     model, chain = one
     (found,) = chain(tensors_of(model, torch.rand(0, WIDTH)), [0])

@@ -7,8 +7,10 @@ import logging
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -94,9 +96,9 @@ def test_loops_run_on_pytorchs_threads_for_any_caller(script: str, folder: Path)
 @pytest.fixture
 def launchers_anew() -> Iterator[None]:
     """Nothing is known of compilers, before and after."""
-    native.native.cache_clear()
+    native._compiled.cache_clear()
     yield
-    native.native.cache_clear()
+    native._compiled.cache_clear()
 
 
 @pytest.mark.usefixtures("launchers_anew")
@@ -136,3 +138,47 @@ def test_a_failing_part_fails_the_call() -> None:
     assert launch(kind(part), None, 3) == -1
     assert sorted(seen) == [0, 1, 2]
     assert launch(kind(lambda number, *_: 0), None, 0) == 0
+
+
+def test_a_chain_has_no_more_threads_than_pytorch() -> None:
+    code = native.native()
+    assert code is not None
+    openmp, seen = ctypes.CDLL(None), list[int]()
+
+    def entry(*_: object) -> int:
+        seen.append(openmp.omp_get_num_threads())
+        return 0
+
+    number, place = ctypes.c_int, ctypes.c_void_p
+    kept = ctypes.CFUNCTYPE(number, place, place, number, place)(entry)
+    call = (ctypes.c_int64 * 3)(ctypes.cast(kept, place).value or 0, 0, 0)
+    run = ctypes.CFUNCTYPE(number, place, number, number, place, place)(native.address_of(code, "run_chain"))
+    before = torch.get_num_threads()
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            assert run(ctypes.addressof(call), 1, 2, None, None) == 0
+    finally:
+        torch.set_num_threads(before)
+    assert seen == [1, 2]
+
+
+@pytest.mark.usefixtures("launchers_anew")
+def test_the_code_is_there_once_whoever_asks_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loop finds its team by a variable of the code."""
+    compile_it, compiled = subprocess.run, list[object]()
+    others = [threading.Thread(target=native.native) for _ in range(3)]
+
+    def compiling(*args: Any, **options: Any) -> Any:
+        compiled.append(args)
+        if len(compiled) == 1:
+            for each in others:
+                each.start()
+            others[0].join(timeout=0.5)
+        return compile_it(*args, **options)
+
+    monkeypatch.setattr(subprocess, "run", compiling)
+    assert native.native() is not None
+    for each in others:
+        each.join(timeout=60)
+    assert len(compiled) == 1
