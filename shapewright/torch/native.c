@@ -141,11 +141,22 @@ static void run_loop(void *given) {
   loop->failed = atomic_load(&team->failed);
 }
 
-// TVMBackendParallelLaunch.
+static _Atomic int most = 1; // threads that any library was tuned for
+
+void expect_threads(int threads) {
+  int known = atomic_load(&most);
+  while (known < threads && !atomic_compare_exchange_weak(&most, &known, threads)) {}
+}
+
+static int least(int one, int other) { return one < other ? one : other; }
+
+// TVMBackendParallelLaunch. A thread in which PyTorch has run no loop may have as many threads as there are cores,
+// whatever PyTorch was told.
 int launch(part part, void *data, int count) {
-  loop loop = {part, data, count > 0 ? count : omp_get_max_threads(), 0};
+  int threads = least(omp_get_max_threads(), atomic_load(&most));
+  loop loop = {part, data, count > 0 ? count : threads, 0};
   if (own) run_loop(&loop);
-  else with_team(loop.count < omp_get_max_threads() ? loop.count : omp_get_max_threads(), run_loop, &loop);
+  else with_team(least(loop.count, threads), run_loop, &loop);
   return loop.failed ? -1 : 0;
 }
 
@@ -196,6 +207,6 @@ static void run_calls(void *given) {
 // Returns 0, or the number of the call that failed, from 1. Writes nothing but outputs: threads may share descriptions.
 int run_chain(const call *calls, int count, int threads, char *const *bases, double *seconds) {
   chain chain = {calls, count, 0, bases, seconds};
-  with_team(threads < omp_get_max_threads() ? threads : omp_get_max_threads(), run_calls, &chain);
+  with_team(least(threads, omp_get_max_threads()), run_calls, &chain);
   return chain.failed;
 }

@@ -36,6 +36,7 @@ def share_threads(library: Library) -> bool:
     """Have the loops of ``library`` run on PyTorch's threads; whether they do. If not they have a pool of their own."""
     code = native() if library.threads > 1 else None
     if code is not None:
+        code.expect_threads(library.threads)
         library.launch_by(address_of(code, "launch"))
     return code is not None
 

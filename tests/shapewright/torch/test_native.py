@@ -60,6 +60,17 @@ for _ in range(20):
     call()
 assert threads() == before, (before, threads())
 """
+FEW = """
+call()
+before, seen = threads(), []
+def calls():
+    torch.ops.shapewright.call([x, y], [24, 24], plan)
+    seen.append(threads())
+one = threading.Thread(target=calls)
+one.start()
+one.join()
+assert seen and seen[0] <= before + 2, (before, seen)  # the caller, and another for its loops
+"""
 MANY = """
 for _ in range(3):
     at_once(40)
@@ -84,11 +95,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_library(directory, "matmul", {"m": M, "n": WIDTH, "k": WIDTH}, (M,), threads=2)
 
 
-@pytest.mark.parametrize("script", [SHARED, MANY, FORKED], ids=["PyTorch's threads", "many callers", "a fork"])
+@pytest.mark.parametrize(
+    "script", [SHARED, FEW, MANY, FORKED], ids=["PyTorch's threads", "a new thread", "many callers", "a fork"]
+)
 def test_loops_run_on_pytorchs_threads_for_any_caller(script: str, folder: Path) -> None:
     command = [sys.executable, "-c", BEGIN + script, str(folder)]
     # Threads that spin after their work would take the cores of those that have some.
-    environment = {**os.environ, "OMP_WAIT_POLICY": "passive"}
+    environment = {**os.environ, "OMP_WAIT_POLICY": "passive", "OMP_NUM_THREADS": "6"}
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=240, env=environment)
     assert done.returncode == 0, done.stderr
 
