@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import logging
 import math
 from array import array
 from collections.abc import Callable, Iterable, Sequence
@@ -20,20 +21,18 @@ from typing import Any
 
 import torch
 
+from shapewright.torch.arguments import Bound, planned
 from shapewright.torch.native import address_of, native
 from shapewright.torch.op import NAMESPACE, prepared
 from shapewright.torch.plan import DTYPES, Call, Get, Plan, plan_of
 from tuner.errors import InvalidInput
-from tuner.program.language.dtypes import DTYPES as KNOWN
 
-ALIGNMENT = 64
+log = logging.getLogger(__name__)
+
 MOST_BOUND = 256
 """Combinations of sizes whose arguments are kept: some kilobytes each."""
 MOST_OPERANDS = 64
 """Of a call, as native.c has room for."""
-CODES = {"i": 0, "u": 1, "f": 2, "b": 6}
-"""DLPack's, by kind of dtype; bfloat16 has BFLOAT."""
-BFLOAT = 4
 
 Sizes = tuple[int | None, ...]
 """A size each: itself, or from -1 downwards which of the chain's ``sizes`` it is. None: what the elements make up."""
@@ -97,72 +96,6 @@ def may_be_chained(call: Call) -> bool:
     return call.is_plain and len(call.workload.operands) <= MOST_OPERANDS and native() is not None
 
 
-# -- for some sizes -------------------------------------------------------------------------------------------------
-class _Tensor(ctypes.Structure):
-    _fields_ = (
-        ("data", ctypes.c_void_p), ("device", ctypes.c_int32), ("device_id", ctypes.c_int32), ("rank", ctypes.c_int32),
-        ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16),
-        ("shape", ctypes.c_void_p), ("strides", ctypes.c_void_p), ("offset", ctypes.c_uint64),
-    )  # fmt: skip
-
-
-class _Operand(ctypes.Structure):
-    _fields_ = (("tensor", _Tensor), ("offset", ctypes.c_int64), ("base", ctypes.c_int64))
-
-
-class _Call(ctypes.Structure):
-    _fields_ = (("entry", ctypes.c_void_p), ("operands", ctypes.c_void_p), ("count", ctypes.c_int64))
-
-
-CPU = 1
-
-
-class _Bound:
-    """A chain's calls for some sizes, as native.c takes them. Nobody writes to it."""
-
-    def __init__(self) -> None:
-        self.calls: Any = None
-        self.steps: list[int] = []
-        """Those that have anything to compute, in order."""
-        self.bytes = 0
-        self.outputs: list[tuple[list[int], torch.dtype]] = []
-        self._kept: list[Any] = []
-
-    def add(self, step: int, entry: int, operands: Sequence[tuple[Sequence[int], str, int, int]]) -> None:
-        """``operands``: shape, dtype, base and offset of each."""
-        described = (_Operand * len(operands))()
-        for each, (shape, dtype, base, offset) in zip(described, operands, strict=True):
-            sizes = (ctypes.c_int64 * max(1, len(shape)))(*shape)
-            self._kept.append(sizes)
-            own, known = each.tensor, KNOWN[dtype]
-            own.code = BFLOAT if dtype == "bfloat16" else CODES[known.kind]
-            own.device, own.rank, own.bits = CPU, len(shape), known.bits
-            own.lanes, own.shape = 1, ctypes.addressof(sizes)
-            each.base, each.offset = base, offset
-        self._kept.append(described)
-        self._kept.append(_Call(entry, ctypes.addressof(described), len(operands)))
-        self.steps.append(step)
-
-    def close(self) -> None:
-        calls = [each for each in self._kept if isinstance(each, _Call)]
-        self.calls = (_Call * len(calls))(*calls)
-
-
-def planned(needs: Sequence[tuple[int, int, int]]) -> tuple[list[int], int]:
-    """Places for values of ``(bytes, first, last)`` steps that need them, and how many bytes that takes: a value gets
-    the first room that nobody has at the same time."""
-    placed: list[tuple[int, int, int, int]] = []
-    places = []
-    for least, first, last in needs:
-        size, at = -(-least // ALIGNMENT) * ALIGNMENT, 0
-        for begin, end, since, until in sorted(placed):
-            if first <= until and since <= last and begin < at + size:
-                at = max(at, end)
-        placed.append((at, at + size, first, last))
-        places.append(at)
-    return places, max((end for _, end, _, _ in placed), default=0)
-
-
 # -- calls ----------------------------------------------------------------------------------------------------------
 class Chain:
     """A plan, ready to run. Safe to use from several threads. ``watch``: is told of each step what its call took."""
@@ -176,13 +109,14 @@ class Chain:
         self._varying: list[int] = []
         """Of what is got, that whose shape depends on the call."""
         self._read = [self._operands(step, call) for step, call in zip(plan.steps, self.calls, strict=True)]
-        self._bound: dict[tuple[Any, ...], _Bound] = {}
+        self._bound: dict[tuple[Any, ...], Bound] = {}
         code = native()
         self._run: Any = None
         if code is not None and all(call.is_plain for call in self.calls):
             number, place = ctypes.c_int, ctypes.c_void_p
             self._run = ctypes.CFUNCTYPE(number, place, number, number, place, place)(address_of(code, "run_chain"))
         self._threads = max(call.threads for call in self.calls)
+        self._is_refused = False
 
     def _operands(self, step: Step, call: Call) -> list[int | tuple[int, Sizes, Any]]:
         """Each operand of a call but the output: which of what is got, or the step that made it, and how it is seen."""
@@ -226,6 +160,9 @@ class Chain:
         seconds = (ctypes.c_double * count)() if watch else None
         if self._run(ctypes.addressof(bound.calls), count, self._threads, bases.buffer_info()[0], seconds):
             # Made again one by one, the call that fails says why.
+            if not self._is_refused:
+                self._is_refused = True
+                log.warning("a chain of %d calls is made one by one: its machine code refused it", len(self.calls))
             return self._singly(tensors, sizes, outs)
         if watch is not None and seconds is not None:
             for step, took in zip(bound.steps, seconds, strict=True):
@@ -244,8 +181,8 @@ class Chain:
             out.copy_(made[at])
 
     # -- arguments ----------------------------------------------------------------------------------------------------
-    def _bind(self, key: tuple[Any, ...], values: Sequence[Any], sizes: Sequence[int]) -> _Bound:
-        bound, shapes = _Bound(), [sizes_of(step.sizes, sizes) for step in self.plan.steps]
+    def _bind(self, key: tuple[Any, ...], values: Sequence[Any], sizes: Sequence[int]) -> Bound:
+        bound, shapes = Bound(), [sizes_of(step.sizes, sizes) for step in self.plan.steps]
         memory = len(values)
         base = {step: memory + 1 + number for number, step in enumerate(self.plan.outputs)}
         offsets, bound.bytes = self._placed(shapes, base)

@@ -14,8 +14,9 @@ from torch import nn
 
 import shapewright as sw
 from shapewright.torch import chain as chains
+from shapewright.torch.arguments import planned
 from shapewright.torch.backend import shapewright
-from shapewright.torch.chain import Chain, ChainPlan, Made, Step, planned
+from shapewright.torch.chain import Chain, ChainPlan, Made, Step
 from tests.shapewright.torch.models import Encoder, close, words
 from tests.shapewright.torch.replacing import Replacing
 from tuner.errors import InvalidInput, ShapewrightError
