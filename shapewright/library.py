@@ -78,12 +78,12 @@ class Library:
 
     @property
     def needs_pool(self) -> bool:
-        """Whether a thread that calls has to have a pool of TVM's, as ``run`` sees to."""
+        """Whether calls run on a pool of TVM's that belongs to the calling thread; ``run`` starts it."""
         return self._pool > 1
 
     @property
     def entry(self) -> int:
-        """The address of ENTRY's code, a function of TVM's calling convention."""
+        """The address of the library's function, in the calling convention of TVM FFI: for callers in C."""
         address = ctypes.cast(self._code[CODE], ctypes.c_void_p).value
         assert address is not None
         return address
@@ -160,8 +160,8 @@ class Library:
             self._retry_checked(operands, error)
 
     def launch_by(self, address: int) -> None:
-        """Have the function at ``address`` run the parts of loops, for any number of calling threads, in the place of
-        TVM's pool. It has the signature of ``TVMBackendParallelLaunch``."""
+        """Replace TVM's pool for all threads: parallel loops call the function at ``address``, which has the signature
+        of ``TVMBackendParallelLaunch``."""
         with suppress(ValueError):  # no kernel of it has a parallel loop
             ctypes.c_void_p.in_dll(self._code, LAUNCH).value = address
         self._pool = 1
