@@ -59,6 +59,7 @@ class FinalSet:
         self._chosen = Chosen(task, context.model, trials.measured, theory)
         self._finalists = Finalists(context, trials, self._chosen)
         self._is_theorys = False
+        self._thought: tuple[int, tuple[list[MicroKernel], int]] = 0, ([], 0)
 
     # -- what it takes --------------------------------------------------------------------------------------------
     def reserve_s(self) -> float:
@@ -73,8 +74,8 @@ class FinalSet:
         rest_s = self._verify_reserve_s() + self._forecast.step_s() + self._later_s
         if self._budget.seconds_left(most_s := max(most_s, self._forecast.largest_link_s() + rest_s)) > 0:
             return most_s
-        best_set = self._chosen.best_set()
-        finalists_s = SAFETY_FACTOR * self._trials.trial_s * self._finalists.expected_trials(best_set)
+        best_set, trials = self._expected()
+        finalists_s = SAFETY_FACTOR * self._trials.trial_s * trials
         return min(most_s, finalists_s + self._forecast.link_s(best_set) + rest_s)
 
     def reserve_trials(self) -> int:
@@ -82,8 +83,16 @@ class FinalSet:
         most = self._budget.final_trials((self._task.max_kernels + 2 * EXTRA_FINALISTS) * len(self._searched.instances))
         if not self._measured.kernels or self._trials.left(most) > 0:
             return most
-        expected = math.ceil(SAFETY_FACTOR * self._finalists.expected_trials(self._chosen.best_set()))
+        expected = math.ceil(SAFETY_FACTOR * self._expected()[1])
         return min(most, max(expected, len(self._searched.instances)))
+
+    def _expected(self) -> tuple[list[MicroKernel], int]:
+        """The best set and the trials of its finalists, as it looks now; thought out once for the trials there are."""
+        done = self._measured.trials
+        if self._thought[0] != done:
+            best_set = self._chosen.best_set()
+            self._thought = done, (best_set, self._finalists.expected_trials(best_set))
+        return self._thought[1]
 
     def time_finalists(self) -> None:
         """Raises Cancelled, Finishing, DeviceLost, BuilderLost."""
