@@ -277,6 +277,23 @@ def test_what_is_computed_in_blocks_is_the_same(
         np.testing.assert_allclose(one.limit, other.limit, rtol=1e-6)
 
 
+@pytest.mark.parametrize(
+    "sizes", [{"k": 256, "p": 13, "q": 13, "i": 8, "j": 8}, {"m": 5000, "n": 7}, {"m": 3}, {"m": 0}]
+)
+def test_a_sample_is_of_few_boxes_however_many_axes_there_are(sizes: dict[str, int]) -> None:
+    """Each reads all that boxes share: thousands of them took a minute for a second's work."""
+    boxes = blocks.sampled(sizes, 0.1)
+    assert len(boxes) <= 2 * blocks.SAMPLE_RUNS
+    assert all(0 <= begin < end <= sizes[axis] for box in boxes for axis, (begin, end) in box.items())
+    whole = math.prod(sizes.values())
+    points = sum(math.prod(end - begin for begin, end in box.values()) for box in boxes)
+    assert 0.1 * whole <= points + 1 <= 0.25 * whole + 17
+    if boxes:
+        assert all(begin == 0 for begin, _ in boxes[0].values())
+    if len(boxes) > 1:
+        assert all(end == sizes[axis] for axis, (_, end) in boxes[1].items())
+
+
 @pytest.mark.parametrize("elements", [60, 2**22])
 def test_a_sample_of_rows_is_what_the_whole_has_there(monkeypatch: pytest.MonkeyPatch, elements: int) -> None:
     """The first and the last row are of it. Of other rows nothing is said."""

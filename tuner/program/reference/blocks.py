@@ -17,8 +17,9 @@ MAX_ELEMENTS = 2**22
 
 AHEAD_SHARE = 0.05
 """Of all points, at most, those of stages that are computed before the others for each axis that these share."""
-SAMPLE_RUN, SAMPLE_RUNS = 16, 64
-"""Points of a run of a sample, and the number of runs that are enough: longer ones are taken rather than more."""
+SAMPLE_RUN, SAMPLE_RUNS = 16, 32
+"""Points of a box of a sample, and the number of boxes that are enough: larger ones are taken rather than more, since
+each reads what all of them share, such as weights."""
 
 Box = Mapping[str, tuple[int, int]]
 """The first value of each axis and the one after its last."""
@@ -50,20 +51,23 @@ def tiles(whole: Box, block: Mapping[str, int], axes: Sequence[str]) -> Iterator
 
 def sampled(sizes: Mapping[str, int], share: float) -> list[dict[str, tuple[int, int]]]:
     """Boxes over the axes of ``sizes`` that are about ``share`` of all points, and two points at least: runs along the
-    longest axis, the first one at the start of all axes, the last one at their end, the others anywhere, the same ones
-    every time. An axis of 0 has none."""
+    longest axis, or blocks of it and the next longest ones where runs would be too many; the first one at the start of
+    all axes, the last one at their end, the others anywhere, the same ones every time. An axis of 0 has none."""
     whole = math.prod(sizes.values())
     points = min(whole, max(2, int(share * whole)))
-    along = max(sizes, key=lambda axis: sizes[axis])
-    run = min(sizes[along], max(1, min(SAMPLE_RUN, points // 2), points // SAMPLE_RUNS))
+    wanted = max(1, min(SAMPLE_RUN, points // 2), points // SAMPLE_RUNS)
+    extent = dict.fromkeys(sizes, 1)
+    for axis in sorted(sizes, key=lambda axis: -sizes[axis]):
+        extent[axis] = min(sizes[axis], wanted)
+        wanted = max(1, wanted // max(extent[axis], 1))
+    box_points = math.prod(extent.values())
     rng = np.random.default_rng(list(sizes.values()))
     result = []
-    for number in range(-(-points // run) if run else 0):
+    for number in range(-(-points // box_points) if box_points else 0):
         corner = {axis: int(rng.integers(0, size)) for axis, size in sizes.items()}
         corner = {axis: (0, size - 1, corner[axis])[min(number, 2)] for axis, size in sizes.items()}
-        box = {axis: (at, at + 1) for axis, at in corner.items()}
-        start = min(corner[along], sizes[along] - run)
-        result.append({**box, along: (start, start + run)})
+        start = {axis: min(at, sizes[axis] - extent[axis]) for axis, at in corner.items()}
+        result.append({axis: (at, at + extent[axis]) for axis, at in start.items()})
     return result
 
 
