@@ -39,11 +39,13 @@ class Chosen:
     def best_set(self, limit: int | None = None) -> list[MicroKernel]:
         """The set with the least objective of what is chosen from: all measured kernels, before ``only_from``.
 
-        Of ``limit`` kernels at most, or as many as the task allows; of theory's where nothing was measured. Raises
-        VerificationFailed where everything failed.
+        Of ``limit`` kernels at most, or as many as the task allows. Where the budget ended before all of theory's were
+        measured, the others stand beside them as theory expects them: what was measured at one end of a range says
+        little of the other. Raises VerificationFailed where everything failed.
         """
-        theory = (*self._theory, default_kernel(self._task))
-        known = self._measured.kernels or [kernel for kernel in theory if kernel not in self._measured.failed]
+        tried, failed = self._measured.kernels, self._measured.failed
+        theory = self._theory if tried else (*self._theory, default_kernel(self._task))
+        known = [*tried, *(kernel for kernel in dict.fromkeys(theory) if kernel not in (*tried, *failed))]
         if not known:
             raise VerificationFailed(
                 f"every kernel tried for {self._task.workload} failed ({self._measured.commonest_error})"

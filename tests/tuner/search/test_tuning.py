@@ -238,6 +238,15 @@ def test_where_there_is_no_time_for_the_whole_best_set_none_of_it_is_left_out(tr
     assert all(tuned.kernels[tuned.index_for(TASK.workload.dims(i.shape))] == kernel for kernel, i in decided)
 
 
+def test_kernels_of_theory_that_there_was_no_budget_for_stand_beside_what_was_measured() -> None:
+    theory = Dispatcher.from_json(Bench().tune(0).dispatch)
+    bench = Bench()
+    tuned = Dispatcher.from_json(bench.tune(2).dispatch)
+    assert len({result.kernel for result in bench.results}) == 1
+    assert len(tuned.kernels) > 1
+    assert set(tuned.kernels) <= set(theory.kernels)
+
+
 def test_files_belong_together() -> None:
     tuned = Bench().tune(10, job_id="j-1")
     assert package.check_files(tuned.files) == tuned.manifest
