@@ -229,7 +229,10 @@ class Estimate:
         steps = np.ceil(self.k / self.lanes)
         widened = self.mr * self.words.left_widened + self.nv * self.words.right_widened
         issued = work * self.words.issue + widened
-        step = np.maximum(issued / self.fma_per_cycle, (self.mr + self.nv) / c.loads)
+        # Rows of a tile that L1 does not hold come from L2 for every few columns.
+        rows = np.where(self.tile_bytes > 0.8 * self.hardware.l1d_bytes, self.mr * self.lanes * self.left_bytes, 0.0)
+        loads = np.maximum((self.mr + self.nv) / c.loads, rows / c.l2_bytes)
+        step = np.maximum(issued / self.fma_per_cycle, loads)
         tiles = (self.tiles + (self.rest > 0)) * np.ceil(np.ceil(self.n / self.nv) / self.of["tn"])
         return np.asarray(tiles * (steps * step + work * c.dot + c.tile))
 
@@ -294,10 +297,13 @@ class Estimate:
         # A strip that does not stay in L2 comes again for every tile.
         is_wide = (self.nb > 1) & (self.strip_bytes > 0.8 * l2)
         times = np.where(is_wide, np.maximum(self.tiles, 1), self.blocks)
-        cycles = np.where(stays, right / c.l2_bytes, times * right / c.l3_bytes)
+        # What a thread's share of L3 does not hold comes from memory every time.
+        is_held = right < 0.8 * self.hardware.l3_bytes / self.task.threads
+        below_l2 = np.where(is_held, c.l3_bytes, min(c.memory_bytes, c.l3_bytes))
+        cycles = np.where(stays, right / c.l2_bytes, times * right / below_l2)
         columns = self.product.right
         if is_flushed(self.task, columns.is_packed_ahead) and not columns.is_made_in_call:
-            cycles = cycles + np.maximum(right / c.memory_bytes - right / np.where(stays, c.l2_bytes, c.l3_bytes), 0.0)
+            cycles = cycles + np.maximum(right / c.memory_bytes - right / np.where(stays, c.l2_bytes, below_l2), 0.0)
         if not self.product.right.is_packed_ahead:
             # Rows of the operand lie n elements apart: a new page for each step of k once they are long.
             cycles = cycles * np.where(self.of["pack"] > 0, 1.0, np.where(self.n * 4 > 2048, 2.0, 1.2))
