@@ -20,6 +20,7 @@ from tuner.program.language.workload import ShapeVar, Workload
 from tuner.program.target import native
 from tuner.schedule import default_kernel
 
+SMALL = 24
 M, N, B, S = (ShapeVar(name, range(1, 33)) for name in "MNBS")
 
 
@@ -44,6 +45,11 @@ def save_library(directory: Path, op: str, args: Any, variables: Any, epilogue: 
     """A library of the safe kernel, written to ``directory``."""
     save(directory, SearchTask(op, args, variables, target=native(), epilogue=epilogue, **task))
     return directory
+
+
+def save_for_two_threads(directory: Path) -> Path:
+    """A product of ``[M, SMALL]`` and ``[SMALL, SMALL]``, whose loops run on two threads."""
+    return save_library(directory, "matmul", {"m": M, "n": SMALL, "k": SMALL}, (M,), threads=2)
 
 
 def save(directory: Path, task: SearchTask) -> None:

@@ -16,12 +16,9 @@ import pytest
 from shapewright import callers
 from shapewright.library import Library
 from shapewright.loading import load
-from tests.shapewright.libraries import save_library
+from tests.shapewright.libraries import SMALL, save_for_two_threads
 from tuner.errors import InvalidInput
-from tuner.program.language.workload import ShapeVar
 
-M = ShapeVar("M", range(1, 33))
-WIDTH = 24
 MAX_TASKS = 60
 """Threads of a process that has called: those of NumPy and of the interpreter, and pools of two for a dozen callers."""
 
@@ -72,8 +69,7 @@ assert not wrong
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("two") / "library"
-    return save_library(directory, "matmul", {"m": M, "n": WIDTH, "k": WIDTH}, (M,), threads=2)
+    return save_for_two_threads(tmp_path_factory.mktemp("two") / "library")
 
 
 @pytest.fixture(scope="module")
@@ -108,8 +104,8 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]
 
 def operands(rows: int = 7) -> tuple[Any, Any, Any]:
     rng = np.random.default_rng(rows)
-    x, y = rng.random((rows, WIDTH), np.float32), rng.random((WIDTH, WIDTH), np.float32)
-    return x, y, np.zeros((rows, WIDTH), np.float32)
+    x, y = rng.random((rows, SMALL), np.float32), rng.random((SMALL, SMALL), np.float32)
+    return x, y, np.zeros((rows, SMALL), np.float32)
 
 
 @pytest.mark.parametrize("script", [MANY, FORKED], ids=["many threads", "a fork"])

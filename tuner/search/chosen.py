@@ -43,9 +43,9 @@ class Chosen:
         measured, the others stand beside them as theory expects them: what was measured at one end of a range says
         little of the other. Raises VerificationFailed where everything failed.
         """
-        tried, failed = self._measured.kernels, self._measured.failed
-        theory = self._theory if tried else (*self._theory, default_kernel(self._task))
-        known = [*tried, *(kernel for kernel in dict.fromkeys(theory) if kernel not in (*tried, *failed))]
+        measured = self._measured.kernels
+        theory = self._theory if measured else (*self._theory, default_kernel(self._task))
+        known = [each for each in dict.fromkeys([*measured, *theory]) if each not in self._measured.failed]
         if not known:
             raise VerificationFailed(
                 f"every kernel tried for {self._task.workload} failed ({self._measured.commonest_error})"

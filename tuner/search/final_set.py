@@ -59,7 +59,7 @@ class FinalSet:
         self._chosen = Chosen(task, context.model, trials.measured, theory)
         self._finalists = Finalists(context, trials, self._chosen)
         self._is_theorys = False
-        self._thought: tuple[int, tuple[list[MicroKernel], int]] = 0, ([], 0)
+        self._expected_at: tuple[int, tuple[list[MicroKernel], int]] = 0, ([], 0)
 
     # -- what it takes --------------------------------------------------------------------------------------------
     def reserve_s(self) -> float:
@@ -87,12 +87,12 @@ class FinalSet:
         return min(most, max(expected, len(self._searched.instances)))
 
     def _expected(self) -> tuple[list[MicroKernel], int]:
-        """The best set and the trials of its finalists, as it looks now; thought out once for the trials there are."""
+        """The best set and the trials of its finalists, by what was measured so far; cached until the next trial."""
         done = self._measured.trials
-        if self._thought[0] != done:
+        if self._expected_at[0] != done:
             best_set = self._chosen.best_set()
-            self._thought = done, (best_set, self._finalists.expected_trials(best_set))
-        return self._thought[1]
+            self._expected_at = done, (best_set, self._finalists.expected_trials(best_set))
+        return self._expected_at[1]
 
     def time_finalists(self) -> None:
         """Raises Cancelled, Finishing, DeviceLost, BuilderLost."""

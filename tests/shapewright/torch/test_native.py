@@ -17,11 +17,8 @@ import torch
 
 from shapewright.loading import load
 from shapewright.torch import native
-from tests.shapewright.libraries import save_library
-from tuner.program.language.workload import ShapeVar
+from tests.shapewright.libraries import SMALL, save_for_two_threads
 
-M = ShapeVar("M", range(1, 33))
-WIDTH = 24
 BEGIN = """
 import os, sys, threading
 import torch
@@ -91,8 +88,7 @@ assert not wrong
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("two") / "library"
-    return save_library(directory, "matmul", {"m": M, "n": WIDTH, "k": WIDTH}, (M,), threads=2)
+    return save_for_two_threads(tmp_path_factory.mktemp("two") / "library")
 
 
 @pytest.mark.parametrize(
@@ -129,7 +125,7 @@ def test_where_nothing_can_be_shared_there_is_a_pool(
     library = load(folder)
     with caplog.at_level(logging.INFO):
         assert not native.share_threads(library)
-    x, y, out = torch.rand(7, WIDTH), torch.rand(WIDTH, WIDTH), torch.zeros(7, WIDTH)
+    x, y, out = torch.rand(7, SMALL), torch.rand(SMALL, SMALL), torch.zeros(7, SMALL)
     library(x, y, out)
     torch.testing.assert_close(out, x @ y)
     assert ("a pool beside PyTorch's" in caplog.text) is (lack != "no OpenMP")

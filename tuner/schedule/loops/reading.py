@@ -91,8 +91,8 @@ class Reader:
         else:
             Vectors(self.lanes).store(self.buffers[stage.tensor], value, at[:-1], at[-1], self.limit)
 
-    def move(self, stage: Stage, read: Read) -> None:
-        """Store what is read, of the stage's dtype and not padded, as it lies: short floats without conversions."""
+    def copy(self, stage: Stage, read: Read) -> None:
+        """Store the bits of ``read``, which has the stage's dtype and no padding: short floats are not converted."""
         lanes = self.lanes if self.along in axes_of(read) else 1
         value = I.Bind(self._plain(self.buffers[read.tensor], self.indices(read), lanes))
         if lanes < self.lanes:

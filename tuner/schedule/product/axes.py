@@ -212,7 +212,7 @@ def check(
     mr, mb, ku, ahead = values["mr"], values["mb"], values["ku"], values["ahead"]
     if values["rows"] and mb * mr > MAX_PACKED_ROWS:
         raise IllegalKernel(f"mb={mb} mr={mr} packs {mb * mr} rows, limit {MAX_PACKED_ROWS}")
-    if atom.group > 1 and not constant and values["pack"] == IN_PLACE != product.pack_of_dots:
+    if atom.group > 1 and not constant and values["pack"] == IN_PLACE and product.pack_of_dots != IN_PLACE:
         raise IllegalKernel(f"group={atom.depth} multiplies words: needs the panels packed")
     for name, value, text in _forced(values, product):
         if values[name] != value:

@@ -156,7 +156,7 @@ class _Output(Nest):
         super().__init__(task, kernel, function, lanes)
         self.loops, self.stage = loops, loops.stage
         self.last = self.stage.axes[-1] if self.stage.axes else ""
-        self.moved = moved(self.workload, self.stage)
+        self.copied = _copied(self.workload, self.stage)
 
     def emit(self, spans: Mapping[str, Share]) -> None:
         """The loops over the output's axes in order; a transposed pair is walked in blocks, innermost."""
@@ -220,14 +220,14 @@ class _Output(Nest):
     def _compute(self, index: Index, lanes: int = 1, known: Known = NOTHING) -> None:
         """One element of the output, or ``lanes`` of them along the last axis; ``known``: reads of it."""
         reader = self.reader(index, lanes, self.last)
-        if self.moved is None or self.moved in known:
+        if self.copied is None or self.copied in known:
             write_outputs((self.stage,), reader.evaluator(known).value(self.stage.body), reader)
         else:
-            reader.move(self.stage, self.moved)
+            reader.copy(self.stage, self.copied)
 
 
-def moved(workload: Workload, stage: Stage) -> Read | None:
-    """What a stage reads that computes nothing, where elements of that dtype are converted to be computed with."""
+def _copied(workload: Workload, stage: Stage) -> Read | None:
+    """The read that a stage is a copy of, if elements of that dtype would be converted to float32 and back; else None."""
     body, tensors = stage.body, workload.tensors
     if not isinstance(body, Read) or body.tensor in dict(workload.padding):
         return None
