@@ -227,7 +227,7 @@ class _Output(Nest):
 
 
 def _copied(workload: Workload, stage: Stage) -> Read | None:
-    """The read that a stage is a copy of, if elements of that dtype would be converted to float32 and back; else None."""
+    """The read that a stage copies, if elements of that dtype would be converted to float32 and back; else None."""
     body, tensors = stage.body, workload.tensors
     if not isinstance(body, Read) or body.tensor in dict(workload.padding):
         return None
