@@ -61,9 +61,9 @@ static int sw_serially(sw_part part, void *data, int count) {
 }
 
 #if SW_THREADS > 1
-// One job at a time; whoever calls while it runs computes alone. The caller takes part, so a pool that has no threads,
-// as after a fork between two calls, is still right. Threads wait for the next job, and the caller for the last part, some
-// tens of microseconds before they sleep: to be woken takes as long as a short call.
+// One job at a time; whoever calls while it runs computes alone. The caller takes part, so a pool that has no threads is
+// still right. Threads wait for the next job, and the caller for the last part, some tens of microseconds before they
+// sleep: to be woken takes as long as a short call.
 enum { SW_YIELDS = 300 };
 static struct {
   pthread_mutex_t busy, lock;
@@ -75,6 +75,14 @@ static struct {
   void *data;
 } sw_pool = {.busy = PTHREAD_MUTEX_INITIALIZER, .lock = PTHREAD_MUTEX_INITIALIZER,
              .work = PTHREAD_COND_INITIALIZER, .done = PTHREAD_COND_INITIALIZER};
+
+// In a process that was forked there are no threads of the pool, and what they held and waited for stays taken: the pool
+// begins anew.
+static void sw_after_fork(void) {
+  pthread_mutex_init(&sw_pool.busy, NULL), pthread_mutex_init(&sw_pool.lock, NULL);
+  pthread_cond_init(&sw_pool.work, NULL), pthread_cond_init(&sw_pool.done, NULL);
+  sw_pool.started = sw_pool.next = sw_pool.count = 0;
+}
 
 // Do what is left of the job; called, and left, with the lock held.
 static void sw_take_part(void) {
@@ -168,6 +176,9 @@ static void sw_prepare(void) {
 #endif
 #if SW_PARALLEL
   __TVMBackendParallelLaunch = (void *)sw_launch;
+#if SW_THREADS > 1
+  if (pthread_atfork(NULL, NULL, sw_after_fork)) sw_pool.started = 1;  // no memory for it: no threads are started
+#endif
 #endif
   char *line = NULL;
   size_t room = 0;

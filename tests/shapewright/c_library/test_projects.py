@@ -27,6 +27,51 @@ pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is not 
 T = sw.ShapeVar("T", range(1, 65))
 DENSE = SearchTask("dense", {"m": 16 * T, "n": 45, "k": 24}, (T,), instances=[2], target=native(), threads=2)
 
+FORKS = r"""
+#include <dirent.h>
+#include <shapewright/qkv.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { ROWS = 64, K = 24, N = 45, FORKS = 300 };
+static float x[ROWS * K], weights[N * K], out[ROWS * N];
+static void *w;
+
+static int call(void) {
+  out[ROWS * N - 1] = 0;
+  return shapewright_qkv(x, w, out, ROWS) || out[ROWS * N - 1] != K;
+}
+
+static int threads(void) {
+  int count = 0;
+  DIR *tasks = opendir("/proc/self/task");
+  while (tasks && readdir(tasks)) count++;
+  return count - 2;  // but for . and ..
+}
+
+int main(void) {
+  for (int i = 0; i < ROWS * K; i++) x[i] = 1;
+  for (int i = 0; i < N * K; i++) weights[i] = 1;
+  w = malloc(shapewright_qkv_packed_w_bytes());
+  if (shapewright_qkv_pack_w(weights, w)) return 1;
+  for (int i = 0; i < FORKS; i++) {
+    if (call()) return 1;
+    for (volatile int wait = 0; wait < i * 300; wait++) continue;  // other threads go to sleep about now
+    pid_t child = fork();
+    if (child == 0) {
+      alarm(20);
+      _exit(call() || call() || threads() != 2);
+    }
+    int status;
+    if (child < 0 || waitpid(child, &status, 0) < 0 || status) return printf("child %d: %d\n", i, status), 2;
+  }
+  return 0;
+}
+"""
+"""Calls in processes that were forked as threads of their parent ended a loop."""
+
 
 @pytest.fixture(scope="module")
 def files() -> Mapping[str, bytes]:
@@ -88,6 +133,14 @@ def test_all_of_it_is_clean_under_the_sanitizers(project: Path, tmp_path: Path) 
     checks = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g", "-O1", "-Wall", "-Werror", "-pthread")
     run("gcc", "-std=c11", *checks, f"-I{project / 'include'}", *sources, "-o", tmp_path / "example", "-lm")
     assert close(run(tmp_path / "example", ASAN_OPTIONS="detect_leaks=1:abort_on_error=0"))
+
+
+def test_a_process_that_is_forked_after_a_call_has_threads_of_its_own(project: Path, tmp_path: Path) -> None:
+    (tmp_path / "forks.c").write_text(FORKS)
+    library = project / "lib"
+    run("gcc", "-Wall", "-Werror", f"-I{project / 'include'}", tmp_path / "forks.c", f"-L{library}", "-o",
+        tmp_path / "forks", "-lshapewright_qkv", f"-Wl,-rpath,{library}", "-pthread")  # fmt: skip
+    assert run(tmp_path / "forks") == ""
 
 
 def test_the_header_is_one_for_cpp_too(project: Path, tmp_path: Path) -> None:
