@@ -1,11 +1,11 @@
-"""What theory alone is worth, and what the seconds of a search buy: libraries of no trials, by typical rates and by the
-device's, against searches and the vendors.
+"""What theory alone is worth, and what the seconds of a search buy: libraries of no trials, by typical rates and by
+this machine's, against searches and the vendors.
 
-Each workload has a library chosen by theory with the typical rates, one by the rates that `shapewright device
-calibrate` measured of this machine (left out where it did not), and one of a search for each number of seconds, each
-from nothing; several numbers give quality over tuning time. All are timed at the test shapes, in alternating samples of
-one run, and so are the vendors' routines that ``--against`` names. The regret of theory is its time over that of the
-longest search, less one.
+Each workload has a library chosen by theory with the typical rates, one with what is read of this machine in a second,
+one with the rates that `shapewright device calibrate` measured of it (left out where it did not), and one of a search
+for each number of seconds, each from nothing; several numbers give quality over tuning time. All are timed at the test
+shapes, in alternating samples of one run, and so are the vendors' routines that ``--against`` names. The regret of
+theory is its time over that of the longest search, less one.
 """
 
 from __future__ import annotations
@@ -21,9 +21,13 @@ from benchmarks.compare.searched import Searched, search
 from benchmarks.harness.results import Row, finish, say
 from benchmarks.harness.suite import Benchmark, suite_here, suite_parser
 from benchmarks.harness.turns import geomean, interval, medians
-from shapewright.calibrations import at_kept_rates
+from shapewright.calibrations import kept
+from tuner.calibration import read_rates
+from tuner.measure.local import local_runner
+from tuner.program.job.task import SearchTask
+from tuner.program.target.rates import Rates
 
-TYPICAL, CALIBRATED, SEARCHED = "typical", "calibrated", "searched"
+TYPICAL, READ, CALIBRATED, SEARCHED = "typical", "read", "calibrated", "searched"
 
 
 def main() -> int:
@@ -45,15 +49,24 @@ def main() -> int:
 
 def libraries_of(benchmark: Benchmark, seconds: Sequence[float], seed: int, folder: Path) -> dict[str, Searched]:
     """Libraries by name; the longest search has the name SEARCHED, others that of their seconds."""
-    task, calibrated = benchmark.task, at_kept_rates(benchmark.task)
+    task = benchmark.task
+    known = {READ: read(task)}
+    if (calibration := kept(task.known_target, task.threads)) is not None:
+        known[CALIBRATED] = calibration.rates
     libraries = {TYPICAL: search(task, seed, folder / TYPICAL, trials=0, calibrated=False)}
-    if calibrated.rates != task.rates:
-        libraries[CALIBRATED] = search(calibrated, seed, folder / CALIBRATED, trials=0)
+    for name, rates in known.items():
+        libraries[name] = search(task.at_rates(rates), seed, folder / name, trials=0)
     for each in sorted(seconds):
         name = SEARCHED if each == max(seconds) else f"{each:g} s"
-        libraries[name] = search(calibrated, seed, folder / name, seconds=each)
+        libraries[name] = search(task.at_rates(known.get(CALIBRATED, known[READ])), seed, folder / name, seconds=each)
         say(f"{benchmark.name}, {each:g} s: {libraries[name].summary['trials']} trials")
     return libraries
+
+
+def read(task: SearchTask) -> Rates:
+    """What this machine reads and issues, calibrated or not."""
+    with local_runner() as runner:
+        return read_rates(task, runner)
 
 
 def timed(benchmark: Benchmark, searched: Mapping[str, Searched], against: Sequence[str]) -> list[Row]:

@@ -28,7 +28,8 @@ from benchmarks.compare.searched import Searched, search
 from benchmarks.harness.results import Row, finish, grouped, say
 from benchmarks.harness.suite import Benchmark, suite_here, suite_parser
 from benchmarks.harness.turns import geomean
-from shapewright.calibrations import at_kept_rates
+from shapewright.calibrations import rates_here
+from tuner.measure.local import local_runner
 from tuner.program.target.rates import NUMBERS, Rates
 from tuner.schedule import product, rules
 
@@ -78,7 +79,8 @@ def _factors(number: int, draw: int, most: float) -> list[float]:
 
 # -- searches ---------------------------------------------------------------------------------------------------------
 def _of_workload(benchmark: Benchmark, options: argparse.Namespace) -> Iterator[Row]:
-    task = at_kept_rates(benchmark.task)
+    with local_runner() as runner:
+        task = benchmark.task.at_rates(rates_here(benchmark.task, runner))
     with tempfile.TemporaryDirectory(prefix="shapewright-unknown-") as name:
         for seconds in options.seconds:
             folder, budget = Path(name) / f"{seconds}", {"seconds": seconds} if seconds else {"trials": 0}

@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 import json
+import logging
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from shapewright import defaults
+from tuner.errors import ShapewrightError
+from tuner.measure import never
 from tuner.program.job.task import SearchTask
-from tuner.program.target import Target
+from tuner.program.target import Target, native
 from tuner.program.target.calibration import VERSION, Calibration
+from tuner.program.target.rates import TYPICAL, Rates
+
+if TYPE_CHECKING:
+    from tuner.calibration import LevelRunner
+
+log = logging.getLogger(__name__)
+
+_read: dict[tuple[str, int], Rates] = {}
+"""What this process has read of this machine, by its target's fingerprint and threads."""
 
 
 def calibration_file(target: Target, threads: int, directory: Path | None = None) -> Path:
@@ -38,7 +52,21 @@ def keep(calibration: Calibration, target: Target, directory: Path | None = None
     return path
 
 
-def at_kept_rates(task: SearchTask) -> SearchTask:
-    """A task whose target is known, with the rates that this machine was measured to have, if it was."""
-    calibration = kept(task.known_target, task.threads)
-    return task if calibration is None else task.at_rates(calibration.rates)
+def rates_here(task: SearchTask, runner: LevelRunner, interrupted: Callable[[], bool] = never) -> Rates:
+    """What theory takes for a task whose target is known: what this machine was calibrated to, or else what ``runner``,
+    its own device, reads and issues, which takes a second. Typical rates for other targets. Never raises."""
+    from tuner.calibration import read_rates  # noqa: PLC0415 - the rules, which other commands need not load
+
+    if (calibration := kept(task.known_target, task.threads)) is not None:
+        return calibration.rates
+    what = task.known_target.fingerprint, task.threads
+    if what[0] != native().fingerprint:
+        return TYPICAL
+    try:
+        if what not in _read:
+            _read[what] = read_rates(task, runner, interrupted)
+        return _read[what]
+    except ShapewrightError as error:
+        # A search that needs the device meets the same, and says so.
+        log.warning("theory takes typical rates: %s", error)
+        return TYPICAL

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shapewright.calibrations import at_kept_rates
+from shapewright.calibrations import rates_here
 from shapewright.defaults import ensure_home
 from shapewright.download import write
 from shapewright.library import Library, library_in
@@ -122,10 +122,10 @@ def tune_here(
     ``warm_start`` is what the search starts from: a client or the URL of a service, a file that `shapewright export`
     wrote, or a directory of `shapewright tune`. The best kernels there are verified and timed again before they count;
     ``trials=0`` reads nothing. Theory takes the rates of the task (``SearchTask.at_rates``) or, where these are the
-    typical ones, those of this machine that `shapewright device calibrate` measured, if it did and ``calibrated``;
-    nothing is calibrated here. ``callbacks`` are called with the figures of the search whenever they change, from the
-    start on (`sw.Progress()` shows them). ``seconds`` count from the call on. Nothing is stored; `shapewright tune`
-    records the same search in a directory. Raises InvalidInput, ServiceError,
+    typical ones and ``calibrated``, those of this machine: what `shapewright device calibrate` measured, or else what
+    its caches and units are measured to do in a second. ``callbacks`` are called with the figures of the search
+    whenever they change, from the start on (`sw.Progress()` shows them). ``seconds`` count from the call on. Nothing is
+    stored; `shapewright tune` records the same search in a directory. Raises InvalidInput, ServiceError,
     tuner.search.tuning.VerificationFailed.
     """
     began_s = time.monotonic()
@@ -138,11 +138,11 @@ def tune_here(
     from tuner.measure.local import local_tools  # noqa: PLC0415 - TVM, for those who tune
 
     task = task if task.target else task.on(native())
-    task = at_kept_rates(task) if calibrated and task.rates == TYPICAL else task
     known = NOTHING
     if warm_start is not None and budget.trials != 0:
         known = shared_knowledge(records_of(warm_start, [task]), task)
     with local_tools() as (builder, runner):
+        task = task.at_rates(rates_here(task, runner)) if calibrated and task.rates == TYPICAL else task
         tuned = tune(
             task,
             SearchTools(builder, runner, collector),

@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,10 +23,13 @@ from shapewright.cli.output import CommandFailed, ExitCode, as_json, quiet_stdou
 from shapewright.defaults import sqlite_url
 
 if TYPE_CHECKING:
-    from tuner.measure import Builder, Runner
+    from tuner.measure import Builder
     from tuner.measure.builders.local import LocalBuilder
     from tuner.measure.runners.local_device import LocalDevice
+    from tuner.measure.runners.rpc import RpcRunner
     from tuner.program.job.jobspec import JobSpec
+    from tuner.program.job.task import SearchTask
+    from tuner.program.target.rates import Rates
     from tuner.storage import Job, Lease
     from tuner.storage.jsonl import SharedRecord
     from tuner.storage.sql import ClientStorage, Storage
@@ -46,7 +49,7 @@ CLOSED_S = 10.0
 @options.output
 @click.option("--threads", type=click.IntRange(min=1), metavar="N", help="Threads of a kernel, in place of the job's.")
 @click.option("--from", "source", metavar="URL_OR_FILE", help="Start from the records of a service, a file or a DIR.")
-@options.calibration("Whether theory takes what `device calibrate` measured of this machine.")
+@options.calibration("Whether theory takes what `device calibrate` or a second of measuring tells of this machine.")
 @as_json
 def tune(
     *, job: Path, directory: Path, threads: int | None, source: str | None, calibration: str, json_output: bool
@@ -74,7 +77,7 @@ def tune(
         stop_on_signals() as stop,
     ):
         lease = _lease(storage, spec, stop)
-        _run(storage, lease, stop, shared, _rates_of(calibration), began_s)
+        _run(storage, lease, stop, shared, calibration, began_s)
         ended = storage.get_job(lease.job.id)
         if not ended.state.ended:
             if stop.is_set():
@@ -96,7 +99,7 @@ class LocalTools:
     def builder(self) -> Builder:
         return self.local_builder
 
-    def runner(self, _key: str) -> Runner:
+    def runner(self, _key: str) -> RpcRunner:
         from tuner.measure.runners.rpc import RpcRunner  # noqa: PLC0415  (TVM)
 
         return RpcRunner(self.device.connect)
@@ -183,12 +186,16 @@ def _unfinished(storage: ClientStorage, spec: JobSpec) -> Job | None:
     return unfinished
 
 
-def _rates_of(calibration: str) -> RatesOf:
-    """What theory takes for this machine. Nothing is measured for it here: a short search must not take longer."""
-    from shapewright.calibrations import at_kept_rates  # noqa: PLC0415  (keeps --help fast)
+def _rates_of(calibration: str, tools: LocalTools) -> RatesOf:
+    """What theory takes for this machine."""
+    from shapewright.calibrations import rates_here  # noqa: PLC0415  (keeps --help fast)
     from worker.devices.calibrations import typical  # noqa: PLC0415  (TVM)
 
-    return typical if calibration == "off" else lambda _key, task, _interrupted, _say: at_kept_rates(task).rates
+    def here(key: str, task: SearchTask, interrupted: Callable[[], bool], _say: Callable[[str], None]) -> Rates:
+        with closing(tools.runner(key)) as runner:
+            return rates_here(task, runner, interrupted)
+
+    return typical if calibration == "off" else here
 
 
 def _run(
@@ -196,7 +203,7 @@ def _run(
     lease: Lease,
     stop: threading.Event,
     shared: Sequence[SharedRecord],
-    rates_of: RatesOf,
+    calibration: str,
     began_s: float,
 ) -> None:
     """Run the job in a thread, and show it here; ``stop`` ends it after the measurement under way.
@@ -206,6 +213,7 @@ def _run(
     from worker.jobs.runner import JobRunner  # noqa: PLC0415  (TVM)
 
     with _tools() as tools:
+        rates_of = _rates_of(calibration, tools)
         runner = JobRunner(storage, tools, stopping=stop.is_set, shared=shared, rates_of=rates_of, began_s=began_s)
         with _sigint_blocked():
             # Threads inherit the signal mask, and so do their child processes.

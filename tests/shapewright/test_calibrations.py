@@ -8,32 +8,79 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 import shapewright as sw
-from shapewright.calibrations import at_kept_rates, calibration_file, keep, kept
-from shapewright.cli.tune import _rates_of
+from shapewright import calibrations
+from shapewright.calibrations import calibration_file, keep, kept, rates_here
+from shapewright.cli.tune import LocalTools, _rates_of
 from tests.calibrated import FOUND
 from tests.shapewright.conftest import Shapewright
-from tuner.measure import never
+from tuner.calibration import LevelRunner
+from tuner.measure import DeviceFailed, DeviceLost, never
 from tuner.program.target import native
-from tuner.program.target.calibration import VERSION, Calibration
+from tuner.program.target.calibration import VERSION, Calibration, Level, Levels
 from tuner.program.target.rates import TYPICAL, Rates
 
 TASK = sw.SearchTask("dense", {"m": 8, "n": 48, "k": 32}, target=native())
+OTHER = sw.SearchTask("dense", {"m": 8, "n": 48, "k": 32}, target={"kind": "llvm", "mcpu": "haswell"})
+LEVELS = Levels(1e11, (Level("L3", 2**24, 20e9), Level("memory", 2**26, 10e9)), 2e9)
+
+
+class Device:
+    """A runner that reads caches; ``error`` is raised in place of what it reads."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.error, self.asked = error, 0
+
+    def levels(self, task: sw.SearchTask, interrupted: Any = never) -> Levels:
+        self.asked += 1
+        if self.error is not None:
+            raise self.error
+        return LEVELS
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture(autouse=True)
+def nothing_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calibrations, "_read", {})
+
+
+def rates(task: sw.SearchTask, device: Device | None = None) -> Rates:
+    return rates_here(task, cast("LevelRunner", device or Device(DeviceFailed("it reads nothing"))))
 
 
 def test_what_is_kept_is_used_by_searches_of_its_target_and_threads(data_dir: Path) -> None:
-    assert at_kept_rates(TASK).rates == TYPICAL
+    assert rates(TASK) == TYPICAL
     path = keep(FOUND, native())
     assert path.is_relative_to(data_dir / "calibrations")
     assert kept(native(), 1) == FOUND
-    assert at_kept_rates(TASK).rates == FOUND.rates
-    other = sw.SearchTask("dense", {"m": 8, "n": 48, "k": 32}, target={"kind": "llvm", "mcpu": "haswell"})
+    assert rates(TASK) == FOUND.rates
     of_two = sw.SearchTask("dense", {"m": 8, "n": 48, "k": 32}, target=native(), threads=2)
-    assert (at_kept_rates(other).rates, at_kept_rates(of_two).rates) == (TYPICAL, TYPICAL)
+    assert (rates(OTHER), rates(of_two)) == (TYPICAL, TYPICAL)
+
+
+def test_a_machine_that_is_not_calibrated_is_read_once(data_dir: Path) -> None:
+    device = Device()
+    found = rates(TASK, device)
+    assert found.clock_hz == LEVELS.clock_hz
+    assert found.l3_bytes == pytest.approx(20e9 / 2e9)
+    assert found.l2_bytes == TYPICAL.l2_bytes, "what was not read is typical"
+    assert rates(TASK, device) == found
+    assert rates(OTHER, device) == TYPICAL, "it is no device of that target"
+    assert device.asked == 1
+
+
+@pytest.mark.parametrize("error", [DeviceFailed("it reads nothing"), DeviceLost("it is gone")])
+def test_a_device_that_cannot_be_read_has_typical_rates_and_the_log_says_so(
+    data_dir: Path, error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert rates(TASK, Device(error)) == TYPICAL
+    assert str(error) in caplog.text
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", json.dumps(replace(FOUND, version=VERSION + 1).to_json())])
@@ -51,17 +98,35 @@ def test_tune_in_this_process_takes_what_is_kept(data_dir: Path, monkeypatch: py
         return None
 
     monkeypatch.setattr("shapewright.session.tune", tune)
-    monkeypatch.setattr("tuner.measure.local.local_tools", no_tools)
+    monkeypatch.setattr("tuner.measure.local.local_tools", only_a_device)
     sw.tune(TASK, trials=1)
+    sw.tune(TASK, trials=1, calibrated=False)
     keep(FOUND, native())
     sw.tune(TASK, trials=1)
-    assert seen == [TYPICAL, FOUND.rates]
+    assert (seen[0].clock_hz, *seen[1:]) == (LEVELS.clock_hz, TYPICAL, FOUND.rates)
 
 
 def test_the_command_tune_takes_it_unless_it_is_told_not_to(data_dir: Path) -> None:
     keep(FOUND, native())
-    assert _rates_of("on")("local", TASK, never, print) == FOUND.rates
-    assert _rates_of("off")("local", TASK, never, print) == TYPICAL
+    assert _rates_of("on", Tools())("local", TASK, never, print) == FOUND.rates
+    assert _rates_of("off", Tools())("local", TASK, never, print) == TYPICAL
+
+
+def test_the_command_tune_reads_a_machine_that_is_not_calibrated(data_dir: Path) -> None:
+    assert _rates_of("on", Tools())("local", TASK, never, print).clock_hz == LEVELS.clock_hz
+
+
+class Tools(LocalTools):
+    def __init__(self) -> None:
+        pass
+
+    def runner(self, _key: str) -> Any:
+        return Device()
+
+
+@contextmanager
+def only_a_device() -> Iterator[tuple[None, Device]]:
+    yield None, Device()
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from tuner.measure import Builder, DeviceFailed, Interrupted, Runner, RunRequest
 from tuner.program.job.task import SearchTask
 from tuner.program.target import Target
 from tuner.program.target.calibration import VERSION, Calibration, Levels
-from tuner.program.target.rates import Rates
+from tuner.program.target.rates import TYPICAL, Rates
 from tuner.records import MeasureResult, speed_correction
 from tuner.schedule.space import MicroKernel
 
@@ -97,6 +97,16 @@ def calibrate(
     )  # fmt: skip
 
 
+def read_rates(task: SearchTask, runner: LevelRunner, interrupted: Callable[[], bool] = never) -> Rates:
+    """The rates of a device that nobody has calibrated, by what it reads and issues alone: a second or so.
+
+    The typical ones where it cannot tell. Raises DeviceLost, WrongDevice, BuilderLost.
+    """
+    target = task.known_target
+    levels = _levels(runner, task, interrupted)
+    return TYPICAL if levels is None else KINDS[target.kind].read(levels, target, task.threads)
+
+
 @dataclass
 class _Measured:
     """Results by product, in the order in which they came."""
@@ -145,7 +155,7 @@ def _levels(runner: LevelRunner, task: SearchTask, interrupted: Callable[[], boo
     except Interrupted:
         return None
     except DeviceFailed as error:
-        log.warning("calibration goes on without the levels of memory: %s", error)
+        log.warning("theory goes on without the levels of memory: %s", error)
         return None
 
 

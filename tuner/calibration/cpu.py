@@ -106,9 +106,29 @@ def issuing(levels: Levels | None, target: Target, threads: int) -> Rates:
 
 
 def reading(rates: Rates, levels: Levels | None, threads: int) -> Rates:
-    """Rates that products do not determine, but reading does: by core, in bytes per cycle."""
-    read = {} if levels is None else {each.name: each.bytes_per_s / threads / rates.clock_hz for each in levels.levels}
-    return replace(rates, l1_bytes=read.get("L1", rates.l1_bytes), memory_bytes=read.get("memory", rates.memory_bytes))
+    """Rates that products do not determine, but reading does."""
+    read = _read(rates, levels, threads)
+    return replace(rates, l1_bytes=read.l1_bytes, memory_bytes=read.memory_bytes)
 
 
-CPU = DeviceKind(probes, FITTED, issuing, reading)
+def of_levels(levels: Levels, target: Target, threads: int) -> Rates:
+    """The typical rates, with what the core issues and reads: of a device of which nothing else was measured."""
+    if levels.clock_hz is None:
+        return TYPICAL
+    rates = replace(issuing(levels, target, threads), clock_hz=levels.clock_hz)
+    return _read(rates, levels, threads)
+
+
+def _read(rates: Rates, levels: Levels | None, threads: int) -> Rates:
+    """``rates`` with those at which a core reads each level, in bytes per cycle, where that was measured."""
+    found = {each.name: each.bytes_per_s / threads / rates.clock_hz for each in (levels.levels if levels else ())}
+    return replace(
+        rates,
+        l1_bytes=found.get("L1", rates.l1_bytes),
+        l2_bytes=found.get("L2", rates.l2_bytes),
+        l3_bytes=found.get("L3", rates.l3_bytes),
+        memory_bytes=found.get("memory", rates.memory_bytes),
+    )
+
+
+CPU = DeviceKind(probes, FITTED, issuing, reading, of_levels)

@@ -32,3 +32,5 @@ class DeviceKind:
     """The rates around which others are fitted: typical ones, but for what the device measured of instructions."""
     completed: Callable[[Rates, Levels | None, int], Rates]
     """Fitted rates, completed with those that probes do not determine, but the levels of memory do."""
+    read: Callable[[Levels, Target, int], Rates]
+    """The rates of a device of which the levels alone are known."""

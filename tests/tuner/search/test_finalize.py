@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tests.fakes import TASK, WIDE, measured
+from tests.fakes import RATES, TASK, WIDE, measured
 from tuner.library.build import build_library
 from tuner.library.dispatcher import Dispatcher, Leaf, Node, choose
 from tuner.library.fitting import chosen
@@ -57,7 +57,7 @@ def test_the_set_shares_a_layout_and_serves_better_than_its_first_kernel_alone()
 
 
 ONE_DIM = SearchTask("dense", {"m": ShapeVar("T", range(1, 513)), "n": 768, "k": 768}, (ShapeVar("T", range(1, 513)),),
-                     target=WIDE)  # fmt: skip
+                     target=WIDE).at_rates(RATES)  # fmt: skip
 M, N = ShapeVar("M", range(1, 193)), ShapeVar("N", range(1, 193))
 TWO_DIMS = SearchTask("dense", {"m": M, "n": N, "k": 768}, (M, N), target=WIDE, threads=2)
 Q, R = ShapeVar("Q", range(1, 97)), ShapeVar("R", range(1, 97))

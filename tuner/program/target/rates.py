@@ -41,7 +41,8 @@ class Rates:
     """The share of a panel's reads from L2 that computing does not hide."""
     stream_exposed: float = 0.51
     """The share of a stream from L3 that computing does not hide, if nothing is prefetched."""
-    near_exposed: float = 0.45
+    near_exposed: float = 0.15
+    """... if it is, or is several streams, which the core follows by itself."""
     ahead_exposed: float = 0.33
     too_soon: float = 0.29
     """The additional cost of a stream for each panel that is prefetched further ahead than the next one."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from statistics import fmean
 
-from tests.fakes import TASK, Time, latency_s
+from tests.fakes import RATES, TASK, Time, latency_s
 from tests.searching import measured_round
 from tuner.program.job.task import SearchTask
 from tuner.records import ErrorKind, MeasureResult
@@ -17,7 +17,9 @@ from tuner.search.policy.qlearning import QLearningSearch, QLearningSettings
 
 SPACE = space_of(TASK)
 THEORY = TheorySettings(samples=200)
-ONE = SearchTask(TASK.workload, shape_vars=TASK.shape_vars, instances=[24], target=TASK.target, max_kernels=4)
+ONE = SearchTask(TASK.workload, shape_vars=TASK.shape_vars, instances=[24], target=TASK.target, max_kernels=4).at_rates(
+    RATES
+)
 
 
 def tried(
