@@ -54,8 +54,8 @@ def object_of(task: SearchTask, kernel: MicroKernel) -> bytes:
 
 def kernel_module(task: SearchTask, kernel: MicroKernel) -> Any:
     """An IRModule of a kernel alone, which other objects know by ``symbol_of``."""
-    function = emit(task, kernel, _name(0))
-    return tvm.IRModule({_name(0): function.with_attr(SYMBOL, symbol_of(kernel))})
+    function = emit(task, kernel, name_of(0))
+    return tvm.IRModule({name_of(0): function.with_attr(SYMBOL, symbol_of(kernel))})
 
 
 def symbol_of(kernel: MicroKernel) -> str:
@@ -66,7 +66,7 @@ def link(task: SearchTask, kernels: Sequence[MicroKernel], tree: Tree, objects: 
     """The bytes of a shared object that exports ENTRY, of the kernels' ``objects`` in the same order."""
     _check_layouts(task, kernels)
     entry = _compiled_entry(_EntryOf(task, kernels[0]), len(kernels), tree)
-    symbols = {_name(index): symbol_of(kernel) for index, kernel in enumerate(kernels)}
+    symbols = {name_of(index): symbol_of(kernel) for index, kernel in enumerate(kernels)}
     return linked([entry, *objects], task.known_target, symbols)
 
 
@@ -74,7 +74,7 @@ def module_of(task: SearchTask, kernels: Sequence[MicroKernel], tree: Tree) -> A
     """An IRModule with one private function for each kernel, and ENTRY, which dispatches by ``tree``: what is compiled
     in parts, as a whole."""
     _check_layouts(task, kernels)
-    names = [_name(index) for index in range(len(kernels))]
+    names = [name_of(index) for index in range(len(kernels))]
     module = tvm.IRModule({name: emit(task, kernel, name) for name, kernel in zip(names, kernels, strict=True)})
     callees = [module.get_global_var(name) for name in names]
 
@@ -97,7 +97,7 @@ def module_json(module: Any) -> str:
 
 def kernel_scripts(module: Any, count: int) -> list[str]:
     """What ``module_of`` made of each of its ``count`` kernels, in order, as TVMScript to be read."""
-    return [str(module[_name(index)].script()) for index in range(count)]
+    return [str(module[name_of(index)].script()) for index in range(count)]
 
 
 def toolchain() -> dict[str, str]:
@@ -111,8 +111,10 @@ def _named(function: Any, _module: Any, _context: Any) -> Any:
     return function if symbol is None else function.with_attr("global_symbol", symbol)
 
 
-def _lowering() -> tuple[Any, Any, Any]:
+def lowering(*more: Any) -> tuple[Any, Any, Any]:
     """What TensorIR goes through on its way to LLVM, as TVM wants it: the passes, then those of host and of device.
+
+    ``more``: passes for functions whose arguments are unpacked already.
 
     TVM's own list takes four times as long: it is for programs with blocks, threads of a GPU or buffers to be made
     smaller, and looks for subexpressions in common, as LLVM does again.
@@ -130,6 +132,7 @@ def _lowering() -> tuple[Any, Any, Any]:
         passes.AnnotateEntryFunc(),
         passes.SplitHostDevice(),
         passes.MakePackedAPI(),
+        *more,
         # Only after the arguments' dtypes are checked: pointers to bfloat16 are none of LLVM's.
         passes.BF16StorageLegalize(),
         # Last, since what has a global symbol before is wrapped to be called from outside.
@@ -139,10 +142,10 @@ def _lowering() -> tuple[Any, Any, Any]:
     return tvm.ir.transform.Sequential(order), host, device
 
 
-tirx.register_tir_pipeline(LOWERING, _lowering)
+tirx.register_tir_pipeline(LOWERING, lowering)
 
 
-def _name(index: int) -> str:
+def name_of(index: int) -> str:
     """The name by which ENTRY calls a kernel."""
     return f"{ENTRY}_{index}"
 
@@ -174,17 +177,29 @@ def _compiled_entry(entry: _EntryOf, count: int, tree: Tree) -> bytes:
     """The object file of ENTRY, which calls ``count`` kernels of other objects."""
 
     def call(index: int, passed: Sequence[Any]) -> Any:
-        return tirx.call_extern("int32", _name(index), *passed)
+        return tirx.call_extern("int32", name_of(index), *passed)
 
     module = tvm.IRModule({ENTRY: _entry(entry.task.workload, entry.layouts, call, tree)})
     return object_code(compiled(entry.task, module))
 
 
 CallKernel = Callable[[int, Sequence[Any]], Any]
-"""The call of a kernel, by its number, with these arguments."""
+"""The call of a kernel, by its number, with these arguments: an error code."""
 
 
 def _entry(workload: Workload, layouts: Mapping[str, Layout], call: CallKernel, tree: Tree) -> Any:
+    def write(index: int, passed: Sequence[Any]) -> None:
+        code = I.Bind(call(index, passed))
+        with I.Assert(code == tirx.IntImm("int32", 0), "the kernel could not run: out of memory or threads"):
+            return
+
+    return entry_function(workload, layouts, write, tree)
+
+
+def entry_function(
+    workload: Workload, layouts: Mapping[str, Layout], write: Callable[[int, Sequence[Any]], None], tree: Tree
+) -> Any:
+    """ENTRY as a PrimFunc. ``write``: the statement that calls a kernel, by its number, with these arguments."""
     arguments = EntryArguments(workload, layouts)
     with IRBuilder() as builder, I.prim_func():
         I.func_name(ENTRY)
@@ -192,17 +207,16 @@ def _entry(workload: Workload, layouts: Mapping[str, Layout], call: CallKernel, 
         buffers = arguments.declare()
         with arguments.checked():
             passed = [buffer.data for buffer in buffers] + list(arguments.symbols.values())
-            _dispatch(tree, arguments.symbols, lambda index: call(index, passed))
+            _dispatch(tree, arguments.symbols, lambda index: write(index, passed))
     return builder.get()
 
 
-def _dispatch(tree: Tree, dims: Mapping[str, Any], call: Callable[[int], Any]) -> None:
+def _dispatch(tree: Tree, dims: Mapping[str, Any], write: Callable[[int], None]) -> None:
     if isinstance(tree, Leaf):
-        code = I.Bind(call(tree.kernel))
-        with I.Assert(code == tirx.IntImm("int32", 0), "the kernel could not run: out of memory or threads"):
-            return
+        write(tree.kernel)
+        return
     with I.If(dim_expr(expression(tree.dim), dims) <= tirx.IntImm("int64", tree.at_most)):
         with I.Then():
-            _dispatch(tree.then, dims, call)
+            _dispatch(tree.then, dims, write)
         with I.Else():
-            _dispatch(tree.otherwise, dims, call)
+            _dispatch(tree.otherwise, dims, write)

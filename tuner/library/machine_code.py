@@ -121,10 +121,15 @@ def _linker(target: Target) -> tuple[list[str], str]:
     """The command that links for a target, and what an option of the linker begins with there. Raises NoLinker."""
     if _is_foreign(target):
         return [linker_for(target.architecture), "-shared"], ""
+    return [c_compiler(), "-shared", "-fPIC"], "-Wl,"
+
+
+def c_compiler() -> str:
+    """The path of a C compiler of this machine. Raises NoLinker."""
     compiler = get_cc()
     if compiler is None:
         raise NoLinker("no C compiler is on the PATH: apt-get install gcc, or set CXX")
-    return [compiler, "-shared", "-fPIC"], "-Wl,"
+    return str(compiler)
 
 
 def _link(command: Sequence[str], linker: Sequence[str], output: Path, objects: Sequence[Path]) -> None:

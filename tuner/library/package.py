@@ -60,24 +60,31 @@ class CompiledKernel:
 def package(
     dispatcher: Dispatcher,
     binary: bytes,
-    ir: str,
+    ir: str | None,
     toolchain: Mapping[str, str],
     job_id: str | None,
     scripts: Sequence[str] = (),
+    layouts: Mapping[str, Layout] | None = None,
+    code_for: Sequence[str] = (),
 ) -> LibraryFiles:
     """The files of a library. Its digest names the shared object and the dispatch table together.
 
-    ``scripts`` are the kernels' TensorIR as text, in the dispatcher's order; none, and they are left out.
+    ``scripts`` are the kernels' source as text, in the dispatcher's order; none, and they are left out. ``layouts``:
+    of packed constants; None: those of the first kernel's rule. ``code_for``: the instruction sets of a GPU's
+    library, whose kernels have no IR of TVM.
     """
     from tuner.schedule import layouts_of  # noqa: PLC0415 - rules, which whoever reads a library need not have
 
     task = dispatcher.task
     dispatch = dispatcher.to_json()
-    files = {LIBRARY: binary, DISPATCH: _text(dispatch), IR: gzip.compress(ir.encode(), mtime=0)}
+    files = {LIBRARY: binary, DISPATCH: _text(dispatch)}
+    if ir is not None:
+        files[IR] = gzip.compress(ir.encode(), mtime=0)
     if scripts:
         kernels = {kernel.id: {"script": script} for kernel, script in zip(dispatcher.kernels, scripts, strict=True)}
         files[KERNELS] = gzip.compress(_text({"format": FORMAT, "kernels": kernels}), mtime=0)
-    layouts = layouts_of(task, dispatcher.kernels[0])
+    if layouts is None:
+        layouts = layouts_of(task, dispatcher.kernels[0])
     manifest: JsonObject = {
         "format": FORMAT,
         "digest": digest_of(files),
@@ -96,6 +103,7 @@ def package(
         "job_id": job_id,
         "packed_layouts": {name: layout.to_json() for name, layout in layouts.items()},
         "kernels": dispatch["kernels"],
+        **({"code_for": list(code_for)} if code_for else {}),
     }
     manifest[SEAL] = seal_of(manifest)
     return LibraryFiles({**files, MANIFEST: _text(manifest)}, manifest, dispatch)

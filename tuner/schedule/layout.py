@@ -144,7 +144,40 @@ class CutLayout:
         return {"kind": "cut", "parts": parts, "sizes": list(self.sizes)}
 
 
-Layout = PackLayout | CutLayout
+@dataclass(frozen=True, slots=True, order=True)
+class MatrixLayout:
+    """A weight as one row-major matrix, as kernels for GPUs read it.
+
+    The weight is seen with the sizes ``dims``, whose dims then stand in ``order``, as a matrix of ``matrix`` rows and
+    columns. ``is_rounded``: its elements, float32, are rounded to TF32.
+    """
+
+    dims: tuple[int, ...]
+    order: tuple[int, ...]
+    matrix: tuple[int, int]
+    is_rounded: bool = False
+
+    def packed_shape(self, shape: Sequence[Size]) -> tuple[int, ...]:
+        return self.matrix
+
+    def pack(self, array: Any) -> Any:
+        """``array``: of NumPy, of PyTorch or of any library of the Array API; so is the result, on the same device."""
+        from tuner.schedule.matrices import pack_matrix  # noqa: PLC0415 - for those who pack
+
+        return pack_matrix(self, array)
+
+    def to_json(self) -> dict[str, Any]:
+        """What ``layout_from_json`` reads."""
+        rounded = {"tf32": True} if self.is_rounded else {}
+        return {
+            "kind": "matrix",
+            "dims": list(self.dims),
+            "order": list(self.order),
+            "matrix": list(self.matrix),
+        } | rounded
+
+
+Layout = PackLayout | CutLayout | MatrixLayout
 """How a constant tensor is rearranged once, ahead of all calls. Values are frozen, hashable and ordered."""
 
 
@@ -162,9 +195,23 @@ def layout_from_json(data: Mapping[str, Any]) -> Layout:
         case "cut":
             sizes = _sizes(data["sizes"])
             return CutLayout(tuple(_part_from_json(part, sizes) for part in data["parts"]), sizes)
+        case "matrix":
+            return _matrix_from_json(data)
         case "winograd":
             return filter_layout(sizes := _sizes(data["sizes"]), _sizes(data["order"], len(sizes) - 1))
-    raise InvalidInput("packed_layouts", f"{shown(data)} is not known", "kind: panels, matrices, cut, or winograd")
+    raise InvalidInput(
+        "packed_layouts", f"{shown(data)} is not known", "kind: panels, matrices, cut, matrix, or winograd"
+    )
+
+
+def _matrix_from_json(data: Mapping[str, Any]) -> MatrixLayout:
+    dims, matrix = _sizes(data["dims"]), _sizes(data["matrix"])
+    order, is_rounded = _sizes(data["order"]), data.get("tf32", False)
+    is_one = sorted(order) == list(range(len(dims))) and len(matrix) == 2 and math.prod(matrix) == math.prod(dims)
+    if not is_one or type(is_rounded) is not bool:
+        raise InvalidInput("packed_layouts", f"{shown(data)} is not known", "all dims in some order, as one matrix")
+    rows, columns = matrix
+    return MatrixLayout(dims, order, (rows, columns), is_rounded)
 
 
 def filter_layout(sizes: Sequence[int], order: tuple[int, ...]) -> PackLayout:

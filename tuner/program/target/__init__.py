@@ -14,7 +14,7 @@ from tuner.program.target.cpu import Hardware
 from tuner.program.target.cpu_names import architecture_of
 from tuner.program.target.cuda import Gpu
 
-__all__ = ["READERS", "Gpu", "Hardware", "Target", "native"]
+__all__ = ["READERS", "Gpu", "Hardware", "Target", "gpu_host", "native"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +67,12 @@ def _cpu_target(data: Mapping[str, Any]) -> Target:
 
 def _gpu_target(data: Mapping[str, Any]) -> Target:
     arch, gpu = cuda.read(data)
-    _, host = cpu.read({"mcpu": "x86-64", "num-cores": 1})
-    return Target("cuda", arch, host, gpu)
+    return Target("cuda", arch, gpu_host().hardware, gpu)
+
+
+def gpu_host() -> Target:
+    """The CPU that runs the dispatcher of a GPU's library: any of x86-64."""
+    return _cpu_target({"mcpu": "x86-64", "num-cores": 1})
 
 
 READERS: Mapping[str, Callable[[Mapping[str, Any]], Target]] = {"llvm": _cpu_target, "cuda": _gpu_target}

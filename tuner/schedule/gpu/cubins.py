@@ -9,7 +9,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -21,6 +20,7 @@ from triton.compiler import ASTSource
 
 from tuner.program.language.workload import Workload
 from tuner.program.target.cuda import Gpu
+from tuner.schedule.gpu.cubin import Cubin, TensorMap, parameters_of, target_of
 from tuner.schedule.gpu.functions import POINTERS
 from tuner.schedule.gpu.module import Function, Launch, Module
 from tuner.schedule.gpu.plan import Choices, emit
@@ -29,24 +29,6 @@ from tuner.schedule.gpu.tiling import Tiling
 PTXAS_TIMEOUT_S = 120.0
 ALIGNED = [["tt.divisibility", 16]]
 """What a call is known to pass: pointers at multiples of 16 bytes."""
-
-
-@dataclass(frozen=True)
-class Cubin:
-    """A compiled function. ``registers``: of a thread; ``spilled_bytes``: stored to local memory; ``shared_bytes``: of
-    a block."""
-
-    name: str
-    binary: bytes
-    ptx: str
-    shared_bytes: int
-    registers: int
-    spilled_bytes: int
-    num_warps: int
-
-    def fits(self, block_shared_bytes: int) -> bool:
-        """Whether the hardware runs it, and nothing spills."""
-        return self.shared_bytes <= block_shared_bytes and self.spilled_bytes == 0
 
 
 def loaded(text: str) -> ModuleType:
@@ -83,10 +65,17 @@ def _compiled(module: Module, launch: Launch, function: Any, arch: str) -> Cubin
     source = ASTSource(function, signature, {}, {(place,): ALIGNED for place in aligned})
     options = {"num_warps": launch.num_warps, "num_stages": launch.num_stages, "enable_fp_fusion": True}
     kernel = triton.compile(source, target=GPUTarget("cuda", int(arch.removeprefix("sm_")), 32), options=options)
-    registers, spilled = _resources(kernel.asm["ptx"], arch)
+    metadata, ptx = kernel.metadata, kernel.asm["ptx"]
+    if metadata.global_scratch_size:
+        raise ValueError(f"{metadata.name} asks for {metadata.global_scratch_size} bytes of scratch memory of its own")
+    registers, spilled = _resources(ptx, arch)
+    maps = tuple(
+        TensorMap(each["elem_type"], each["elem_size"], each["swizzle"], tuple(each["block_size"]))
+        for each in metadata.tensordesc_meta or ()
+    )
     return Cubin(
-        kernel.metadata.name, kernel.asm["cubin"], kernel.asm["ptx"], kernel.metadata.shared, registers, spilled,
-        launch.num_warps,
+        metadata.name, kernel.asm["cubin"], ptx, metadata.shared, registers, spilled, launch.num_warps,
+        target_of(ptx), parameters_of(ptx), maps,
     )  # fmt: skip
 
 
@@ -104,15 +93,13 @@ def _signature(module: Module, function: Function) -> tuple[dict[str, str], Sequ
 
 def _resources(ptx: str, arch: str) -> tuple[int, int]:
     """Registers and spilled bytes of PTX."""
-    target = re.search(r"\.target (sm_\w+)", ptx)
-    assert target is not None, f"the PTX for {arch} names no target"
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernel.ptx"
         path.write_text(ptx)
         command = [
             get_ptxas(int(arch.removeprefix("sm_"))).path,
             "-v",
-            f"--gpu-name={target[1]}",
+            f"--gpu-name={target_of(ptx)}",
             str(path),
             "-o",
             os.devnull,

@@ -97,6 +97,8 @@ class Module:
     scratch: tuple[Scratch, ...] = ()
     about: Mapping[str, object] = field(default_factory=dict)
     packs: tuple[Pack, ...] = ()
+    is_wide: bool = False
+    """Whether offsets have 64 bits; else no tensor may have more elements than 32 bits count."""
 
     @property
     def dtypes(self) -> dict[str, str]:

@@ -97,7 +97,7 @@ def emit(workload: Workload, choices: Choices | None = None) -> Module:
             tensor = workload.tensors[name]
             scratch.append(Scratch(name, tensor.dtype, host_size(workload, workload.program.stage[name].axes)))
     about = {"kinds": "+".join(segment.kind for segment in found)}
-    return Module(workload, tuple(launches), tuple(dict.fromkeys(scratch)), about, tuple(packs))
+    return Module(workload, tuple(launches), tuple(dict.fromkeys(scratch)), about, tuple(packs), choices.is_wide)
 
 
 def _emitted(found: Found, choices: Choices, name: str) -> tuple[list[Launch], list[Scratch], list[Pack]]:

@@ -1,0 +1,50 @@
+"""Weights as matrices for GPUs, packed where they are: by NumPy, PyTorch, or whatever speaks the Array API."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from tuner.errors import InvalidInput
+from tuner.schedule.layout import MatrixLayout
+
+HALF_STEP, KEPT = 0x1000, -8192
+"""Half of a step of TF32 in the bits of a float32, and the bits that TF32 has."""
+
+
+def pack_matrix(layout: MatrixLayout, array: Any) -> Any:
+    """``array`` as a contiguous matrix. Raises InvalidInput for an array whose library does not say how to permute."""
+    library = _library_of(array)
+    moved = _permuted(library, library.reshape(array, layout.dims), layout.order)
+    matrix = _contiguous(library, library.reshape(moved, layout.matrix))
+    return _rounded(library, matrix) if layout.is_rounded else matrix
+
+
+def _library_of(array: Any) -> Any:
+    """The module whose functions take the array."""
+    namespace = getattr(array, "__array_namespace__", None)
+    if namespace is not None:
+        return namespace()
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(array, torch.Tensor):
+        return torch
+    raise InvalidInput("", f"{type(array).__name__} cannot be packed", "a tensor of PyTorch, or of the Array API")
+
+
+def _permuted(library: Any, array: Any, order: tuple[int, ...]) -> Any:
+    permute = getattr(library, "permute_dims", None) or library.permute
+    return permute(array, order)
+
+
+def _contiguous(library: Any, matrix: Any) -> Any:
+    """A copy where it has gaps, or where it is the caller's own memory."""
+    clone = getattr(matrix, "clone", None)
+    if clone is not None:
+        return clone(memory_format=library.contiguous_format)
+    return library.asarray(matrix, copy=True)
+
+
+def _rounded(library: Any, matrix: Any) -> Any:
+    """To the nearest TF32; NaN stays what it is."""
+    bits = (matrix.view(library.int32) + HALF_STEP) & KEPT
+    return library.where(library.isnan(matrix), matrix, bits.view(library.float32))
