@@ -14,13 +14,13 @@ from tuner.errors import IllegalKernel
 from tuner.program.job.task import SearchTask
 from tuner.program.language.workload import Workload
 from tuner.program.target import Target
-from tuner.schedule import RULES, Extents, NoMatch, Rule
+from tuner.schedule import RULES, Extents, NoMatch, Rule, TirRule
 from tuner.schedule.function import KernelFunction
 from tuner.schedule.space import Axis, MicroKernel, SearchSpace
 
 
 @dataclass(frozen=True)
-class Rival(Rule):
+class Rival(TirRule):
     """Takes what has an axis m; a micro-kernel is its width and its depth. ``slowness`` is a factor of its theory."""
 
     slowness: float = 1.0

@@ -10,7 +10,7 @@ from tuner.errors import ShapewrightError
 from tuner.program.language.dims import DimExpr
 from tuner.program.language.dtypes import DTYPES
 from tuner.program.language.workload import Tensor
-from tuner.schedule.layout import CutLayout, Layout, PackLayout
+from tuner.schedule.layout import CutLayout, Layout, MatrixLayout, PackLayout
 
 Text = Callable[[DimExpr | int], str]
 """Writes a size as an expression of C."""
@@ -51,6 +51,8 @@ def matrices_of(layout: Layout, dims: Sequence[DimExpr], text: Text) -> list[str
     """The initializers of all matrices that ``layout`` makes of a tensor of these dims."""
     strides = [math.prod(dims[axis + 1 :], start=DimExpr.of(1)) for axis in range(len(dims))]
     whole = [_Dim(size, stride) for size, stride in zip(dims, strides, strict=True)]
+    if isinstance(layout, MatrixLayout):
+        raise ShapewrightError("constants that are packed for a GPU are not packed in C: there are none for CPUs")
     if isinstance(layout, CutLayout):
         return [_cut(layout, number, whole, text) for number in range(len(layout.parts))]
     return [_of_parts(layout, whole, 0, text)]

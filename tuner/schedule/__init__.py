@@ -22,13 +22,14 @@ if TYPE_CHECKING:
         space_of,
         tiles_of,
     )
-    from tuner.schedule.rule import Extents, NoMatch, Rule, extents_of
+    from tuner.schedule.rule import Extents, NoMatch, Rule, TirRule, extents_of
 
 __all__ = [
     "RULES",
     "Extents",
     "NoMatch",
     "Rule",
+    "TirRule",
     "by_rule",
     "default_kernel",
     "emit",
@@ -46,7 +47,7 @@ __all__ = [
     "tiles_of",
 ]
 
-OF_RULES = ("Extents", "NoMatch", "Rule", "extents_of")
+OF_RULES = ("Extents", "NoMatch", "Rule", "TirRule", "extents_of")
 
 
 def __getattr__(name: str) -> Any:

@@ -6,9 +6,9 @@ Several rules may match a task: its space is the union of theirs, and a micro-ke
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +20,9 @@ from tuner.program.language.workload import Workload
 from tuner.program.target import Target
 from tuner.schedule.cut.rule import PREFIX, Cut, Piece
 from tuner.schedule.cut.ways import ways_to_cut
+from tuner.schedule.gpu.rule import GpuRule
 from tuner.schedule.layout import Layout
-from tuner.schedule.rule import Extents, NoMatch, Rule
+from tuner.schedule.rule import Extents, NoMatch, Rule, TirRule
 from tuner.schedule.rules.attention import Attention
 from tuner.schedule.rules.columns import ColumnReduction
 from tuner.schedule.rules.conv import Conv
@@ -38,6 +39,7 @@ from tuner.schedule.serial import SERIAL, Serial
 from tuner.schedule.space import MicroKernel, UnionSpace
 from tuner.schedule.vector.elementary import fusing
 
+AnyRule = TypeVar("AnyRule", bound=Rule)
 MAX_WORKSPACE_BYTES = 8 * 2**30
 """Of a call's intermediates, at the largest shape of a range."""
 
@@ -53,10 +55,11 @@ RULES: tuple[Rule, ...] = (
     Winograd(),
     ColumnReduction(),
     Elementwise(),
+    GpuRule(),
     Fallback(),
 )
 """In the order of preference: the first that matches gives the default kernel."""
-CUT_VERSION = 1 + sum(rule.version - 1 for rule in RULES)
+CUT_VERSION = 1 + sum(rule.version - 1 for rule in RULES if isinstance(rule, TirRule))
 """The version of every way to cut a program: where a rule gives its kernels another meaning, so do the ways."""
 
 
@@ -112,7 +115,7 @@ def _fitting(task: SearchTask) -> Iterator[Rule]:
             taking.append(rule)
             yield rule
     if task.threads > 1:
-        yield from map(Serial, taking)
+        yield from map(Serial, _in_tir(taking))
 
 
 def _taking(task: SearchTask) -> Iterator[Rule]:
@@ -124,9 +127,14 @@ def _taking(task: SearchTask) -> Iterator[Rule]:
             matching.append(rule)
             yield rule
             continue
-        yield from _ways(_Whole(task), RULES, ()) or (rule,)
-    if matching:
-        yield from _ways(_Whole(task), RULES, tuple(matching))
+        yield from _ways(_Whole(task), _in_tir(RULES), ()) or (rule,)
+    if rivals := _in_tir(matching):
+        yield from _ways(_Whole(task), _in_tir(RULES), rivals)
+
+
+def _in_tir(rules: Iterable[Rule]) -> tuple[TirRule, ...]:
+    """The rules whose kernels are functions of TensorIR: programs are cut into pieces for these."""
+    return tuple(rule for rule in rules if isinstance(rule, TirRule))
 
 
 class _Whole:
@@ -144,18 +152,20 @@ class _Whole:
 
 
 @lru_cache(maxsize=1024)
-def _ways(whole: _Whole, rules: tuple[Rule, ...], rivals: tuple[Rule, ...]) -> tuple[Cut, ...]:
+def _ways(whole: _Whole, rules: tuple[TirRule, ...], rivals: tuple[TirRule, ...]) -> tuple[Cut, ...]:
     return ways_to_cut(whole.task, rules, rivals, CUT_VERSION)
 
 
 def rule_of(kernel: MicroKernel) -> Rule:
     """The rule that a micro-kernel names. Raises IllegalKernel for one that this version does not have."""
     name = kernel.rule.removeprefix(SERIAL)
-    rule = _cut(name, RULES) if name.startswith(PREFIX) else _named(name, RULES)
-    return rule if name == kernel.rule else Serial(rule)
+    if name == kernel.rule:
+        return _cut(name, _in_tir(RULES)) if name.startswith(PREFIX) else _named(name, RULES)
+    rules = _in_tir(RULES)
+    return Serial(_cut(name, rules) if name.startswith(PREFIX) else _named(name, rules))
 
 
-def _named(name: str, rules: Sequence[Rule]) -> Rule:
+def _named(name: str, rules: Sequence[AnyRule]) -> AnyRule:
     for rule in rules:
         if rule.name == name:
             return rule
@@ -163,7 +173,7 @@ def _named(name: str, rules: Sequence[Rule]) -> Rule:
 
 
 @lru_cache(maxsize=1024)
-def _cut(name: str, rules: tuple[Rule, ...]) -> Cut:
+def _cut(name: str, rules: tuple[TirRule, ...]) -> Cut:
     """The way to cut a program that Cut.name names."""
     pieces = (piece.partition("/") for piece in name.removeprefix(PREFIX).split(","))
     try:

@@ -47,7 +47,7 @@ class Theory(NamedTuple):
 
 
 class Rule(ABC):
-    """Knows one pattern of computation. Everything but ``body`` works without a compiler.
+    """Knows one pattern of computation. Everything but ``emit`` works without a compiler.
 
     A change that gives any old micro-kernel another meaning takes another ``version``. ``is_fallback``: the rule is
     asked only where no other matches.
@@ -59,11 +59,14 @@ class Rule(ABC):
     is_fallback: ClassVar[bool] = False
     kinds: ClassVar[frozenset[str]] = frozenset({"llvm"})
     """The kinds of targets that it emits code for."""
+    shortlist: ClassVar[int] = 0
+    """Where nothing is measured, how many kernels are compiled before a set is chosen of them: a compiler may refuse
+    what theory takes for legal. 0: none is refused."""
 
     def match(self, workload: Workload, target: Target) -> Mapping[str, str] | NoMatch:
         """The roles of the program's axes (axis -> role), or why the rule does not apply."""
         if target.kind not in self.kinds:
-            return NoMatch(f"{target.kind} is not a CPU that LLVM generates code for")
+            return NoMatch(f"its kernels are for targets of kind {', '.join(sorted(self.kinds))}, not {target.kind}")
         return self.roles(workload, target)
 
     @abstractmethod
@@ -99,14 +102,25 @@ class Rule(ABC):
         are fit to be a library's safe one."""
         return True
 
+    @abstractmethod
     def tiles(self, task: SearchTask, kernel: MicroKernel) -> Tiles:
-        """The tiles of this micro-kernel: what its time depends on beside the extents, and a dispatcher looks at. A
-        vector along every axis, if the rule does not say."""
-        return {(axis,): (task.known_target.hardware.lanes(),) for axis in task.workload.program.axes}
+        """The tiles of this micro-kernel: what its time depends on beside the extents, and a dispatcher looks at."""
 
     def layouts(self, task: SearchTask, kernel: MicroKernel) -> Mapping[str, Layout]:
         """By constant tensor how it must be packed for this micro-kernel; those left out are passed as they are."""
         return {}
+
+    @abstractmethod
+    def emit(self, task: SearchTask, kernel: MicroKernel, name: str) -> Any:
+        """The code of a kernel, by that name, as the compiler of the target's kind takes it (tuner.library.build)."""
+
+
+class TirRule(Rule):
+    """A rule whose kernels are functions of TensorIR, for CPUs."""
+
+    def tiles(self, task: SearchTask, kernel: MicroKernel) -> Tiles:
+        """A vector along every axis, if the rule does not say."""
+        return {(axis,): (task.known_target.hardware.lanes(),) for axis in task.workload.program.axes}
 
     @abstractmethod
     def body(self, task: SearchTask, kernel: MicroKernel, function: KernelFunction) -> None:

@@ -14,16 +14,16 @@ from tuner.program.language.workload import Workload
 from tuner.program.target import Target
 from tuner.schedule.function import KernelFunction
 from tuner.schedule.layout import Layout
-from tuner.schedule.rule import Extents, NoMatch, Rule, Theory, Tiles
+from tuner.schedule.rule import Extents, NoMatch, Theory, Tiles, TirRule
 from tuner.schedule.space import MicroKernel, SearchSpace
 
 SERIAL = "serial:"
 
 
-class Serial(Rule):
+class Serial(TirRule):
     """``rule`` as if the task were for one thread. Its micro-kernels differ from the rule's own by its name alone."""
 
-    def __init__(self, rule: Rule) -> None:
+    def __init__(self, rule: TirRule) -> None:
         self.rule, self.version = rule, rule.version
         self.name = SERIAL + rule.name
 

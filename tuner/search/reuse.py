@@ -73,7 +73,8 @@ def is_related(target: Target, other: Target) -> bool:
     one, two = target.hardware, other.hardware
     same = (set(one.features), one.vector_bytes, one.vector_registers, one.fma_per_cycle)
     alike = same == (set(two.features), two.vector_bytes, two.vector_registers, two.fma_per_cycle)
-    return target.kind == other.kind and alike and target.fingerprint != other.fingerprint
+    alike = alike and (target.kind, target.gpu and target.mcpu) == (other.kind, other.gpu and other.mcpu)
+    return alike and target.fingerprint != other.fingerprint
 
 
 class Reuse:

@@ -55,7 +55,7 @@ def test_every_rule_says_what_it_thinks_of_a_workload() -> None:
 
 def test_a_target_of_no_rule_is_refused_with_every_reason() -> None:
     with pytest.raises(InvalidInput, match="no schedule rule takes softmax") as caught:
-        rules_for(SOFTMAX, replace(V3, kind="cuda"))
+        rules_for(SOFTMAX, replace(V3, kind="metal"))
     assert caught.value.field == "workload"
     assert all(f"{rule.name}: " in caught.value.remedy for rule in RULES)
 

@@ -497,7 +497,7 @@ def test_every_policy_gives_a_library_that_is_no_slower_than_the_default(policy:
 
 
 def test_a_workload_that_no_rule_takes_is_refused() -> None:
-    task = TASK.on(replace(TASK.known_target, kind="cuda"))
+    task = TASK.on(replace(TASK.known_target, kind="metal"))
     with pytest.raises(InvalidInput, match="no schedule rule takes"):
         Bench().tune(1, task=task)
 

@@ -21,7 +21,7 @@ from tuner.program.target import Target
 from tuner.schedule.cut.space import CutSpace
 from tuner.schedule.function import KernelFunction, dim_expr
 from tuner.schedule.layout import Layout
-from tuner.schedule.rule import Extents, NoMatch, Rule, Tiles
+from tuner.schedule.rule import Extents, NoMatch, Tiles, TirRule
 from tuner.schedule.space import MicroKernel
 from tuner.schedule.vector.dtypes import stored_type
 from tuner.schedule.vector.memory import workspace
@@ -34,14 +34,14 @@ part = lru_cache(maxsize=4096)(part_of)
 class Piece:
     """``stages``: the positions of its stages in the program, ascending."""
 
-    rule: Rule
+    rule: TirRule
     stages: tuple[int, ...]
 
     def __str__(self) -> str:
         return f"{self.rule.name}/{'.'.join(map(str, self.stages))}"
 
 
-class Cut(Rule):
+class Cut(TirRule):
     """``pieces`` in the order in which they run. ``version`` is that of all rules together: where any of them gives its
     kernels another meaning, so do those that use it."""
 
@@ -84,7 +84,7 @@ class Cut(Rule):
         """The task of each piece, of the same shapes."""
         return tuple(map(task.part, self.parts(task.workload)))
 
-    def each(self, task: SearchTask) -> Iterator[tuple[int, Rule, SearchTask]]:
+    def each(self, task: SearchTask) -> Iterator[tuple[int, TirRule, SearchTask]]:
         """The pieces by number, with their tasks."""
         for number, (piece, own) in enumerate(zip(self.pieces, self.tasks(task), strict=True)):
             yield number, piece.rule, own
@@ -128,7 +128,7 @@ class Cut(Rule):
 
     def _of_pieces(
         self, task: SearchTask, kernels: Sequence[MicroKernel],
-        of: Callable[[Rule, SearchTask, Sequence[MicroKernel]], NDArray[np.float64] | NDArray[np.float32]],
+        of: Callable[[TirRule, SearchTask, Sequence[MicroKernel]], NDArray[np.float64] | NDArray[np.float32]],
     ) -> list[NDArray[np.float64]]:  # fmt: skip
         """What ``of`` says of each piece, [kernels, ...]. Many kernels share those of a piece."""
         answers = []

@@ -19,7 +19,7 @@ from tuner.program.language.expr import reads
 from tuner.program.language.program import Program
 from tuner.program.target.rates import TYPICAL
 from tuner.schedule.cut.rule import Cut, Piece, part
-from tuner.schedule.rule import Extents, NoMatch, Rule, extents_of
+from tuner.schedule.rule import Extents, NoMatch, TirRule, extents_of
 
 MAX_STAGES_OF_PIECE = 12
 MAX_WAYS = 4
@@ -47,7 +47,7 @@ class _Way:
         return all(any(set(own.stages) <= set(piece.stages) for piece in other.pieces) for own in self.pieces)
 
 
-def ways_to_cut(task: SearchTask, rules: Sequence[Rule], rivals: Sequence[Rule], version: int) -> tuple[Cut, ...]:
+def ways_to_cut(task: SearchTask, rules: Sequence[TirRule], rivals: Sequence[TirRule], version: int) -> tuple[Cut, ...]:
     """The best ways to cut a program into two pieces or more, the best first. The last of ``rules`` takes any stage.
     Beside ``rivals``, which take the program whole, only those that are expected to be faster by FASTER.
 
@@ -118,7 +118,7 @@ def _depth_first(program: Program) -> tuple[int, ...]:
 class _Costs:
     """What theory expects of pieces, relative to the same program stage by stage, over a few shapes of the range."""
 
-    def __init__(self, task: SearchTask, rules: Sequence[Rule]) -> None:
+    def __init__(self, task: SearchTask, rules: Sequence[TirRule]) -> None:
         self._task, self._rules, self._fallback = task, rules[:-1], rules[-1]
         sizes = [(var.values[0], var.values[len(var.values) // 2], var.values[-1]) for var in task.shape_vars]
         shapes = [{var.name: size[at] for var, size in zip(task.shape_vars, sizes, strict=True)} for at in range(3)]
@@ -128,11 +128,11 @@ class _Costs:
         self._scale = 1.0 / np.maximum(alone, MIN_S)
         self.of = lru_cache(maxsize=None)(lambda stages: tuple(self._options(stages)))
 
-    def of_whole(self, rule: Rule) -> float:
+    def of_whole(self, rule: TirRule) -> float:
         """What a rule costs that takes the program whole."""
         return float((self._seconds(rule, tuple(range(len(self._task.workload.program.stages)))) * self._scale).sum())
 
-    def _options(self, stages: tuple[int, ...]) -> Iterator[tuple[float, Rule]]:
+    def _options(self, stages: tuple[int, ...]) -> Iterator[tuple[float, TirRule]]:
         """The rules that take these stages as one piece, with what they cost; the fallback for a single one alone."""
         if not self._is_connected(stages):
             return
@@ -153,7 +153,7 @@ class _Costs:
             together, left = together.union(*near), [each for each in left if not each & together]
         return not left
 
-    def _seconds(self, rule: Rule, stages: tuple[int, ...]) -> NDArray[np.float64]:
+    def _seconds(self, rule: TirRule, stages: tuple[int, ...]) -> NDArray[np.float64]:
         """[shapes] of the best of its default and a few samples, which may use other instructions."""
         own, rng = self._task.part(part(self._task.workload, stages)), np.random.default_rng(0)
         space = rule.space(own)

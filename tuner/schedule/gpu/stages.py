@@ -42,7 +42,7 @@ def is_one_kernel(stages: Sequence[Stage]) -> bool:
 def emit_stages(workload: Workload, stages: Sequence[Stage], blocks: Blocks, name: str, is_wide: bool) -> Launch:
     """One kernel for ``stages``: elementwise ones, which may stand behind a reduction."""
     writer, stage, reduced = Writer(), stages[0], bool(stages[0].reducer)
-    rank = 2 if reduced and not _is_unrolled(workload, stage) else 1
+    rank = 2 if reduced and not is_unrolled(workload, stage) else 1
     scope = Scope(writer, workload, {}, {}, is_wide)
     count = size_of(stage.axes, workload.sizes, scope.symbols)
     shape = (blocks.outputs, 1)[:rank]
@@ -64,7 +64,8 @@ def emit_stages(workload: Workload, stages: Sequence[Stage], blocks: Blocks, nam
     return Launch(function(workload, name, writer), (grid,), blocks.num_warps, 1)
 
 
-def _is_unrolled(workload: Workload, stage: Stage) -> bool:
+def is_unrolled(workload: Workload, stage: Stage) -> bool:
+    """Whether a reduction is short, and written step by step."""
     return (_volume(workload, stage) or UNROLLED + 1) <= UNROLLED
 
 

@@ -1,45 +1,32 @@
-"""What a GPU is expected to take for a product, and the tilings that are worth compiling.
-
-A program of a tile takes ``steps`` of k; an SM gets ``programs`` of them, ``at once`` as many as registers, shared
-memory and warps allow. A step takes the largest of what its products take, of what its bytes take from L2, and of the
-latency of a load over the stages in flight (a p-norm, so that near ties cost more). Constants are shares of the
-hardware's rates (tuner.program.target.cuda), set down from one H100 (docs/decisions/0069). They are not fitted to a
-device.
-"""
+"""What a GPU is expected to take for a product (see work.py), and the tilings that are worth compiling."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tuner.program.language.dtypes import DTYPES
-from tuner.program.target.cuda import REGISTERS, WARP, Gpu
+from tuner.program.target.cuda import WARP, Gpu
 from tuner.schedule.gpu.contraction import Contraction
 from tuner.schedule.gpu.tiling import Tiling, multiplied_type
+from tuner.schedule.gpu.work import BYTES_BY_DESCRIPTOR, BYTES_PER_CYCLE, Floats, Work, programs_at_once
 
-LAUNCH_S, LATENCY_S, PROLOGUE_S, STEP_S = 0.4e-6, 0.4e-6, 0.5e-6, 0.03e-6
-"""Of a launch, of a load, of a program before its first step, and of a step beside its work."""
 TENSOR_SHARE, FMA_SHARE = 0.74, 0.68
 """Of the rates of tensor cores and of multiply-adds that tiles reach."""
 TF32X3_SHARE = 0.30
 """Of TF32's rate, in three products whose operands are split."""
 SURPLUS_COLUMNS = 8
 """Columns that each instruction on a tile costs beyond its own."""
-BYTES_PER_CYCLE, BYTES_BY_DESCRIPTOR = 30.0, 45.0
-"""From L2 to an SM in a cycle."""
-STORE_BYTES_PER_CYCLE, L2_BYTES_PER_CYCLE = 25.0, 30.0
-MEMORY_SHARE = 0.87
-"""Of the bandwidth of the memory that is reached."""
 MATRIX_ROWS = 64
 """Rows of an instruction of four warps on Hopper."""
-NORM = 5.0
 OTHER_REGISTERS = 56
 """Registers of a thread beside those of sums."""
+ONE_BY_ONE = 2.5
+"""Registers of each product that is added by itself."""
 SHARES_S = 1.5e-6
 """Of the kernel that adds shares of k."""
 CANDIDATES = 20
@@ -47,8 +34,18 @@ CANDIDATES = 20
 
 
 @dataclass(frozen=True)
+class Multiplied:
+    """What is multiplied: the dtype (tf32 for float32 by tensor cores), bytes of an element, and the share of the FMA
+    rate that the way allows in which the right side lies."""
+
+    dtype: str
+    size: int
+    fma_share: float = 1.0
+
+
+@dataclass(frozen=True)
 class Problem:
-    """A product: extents, the dtype that is multiplied (tf32 for float32 by tensor cores) and bytes of an element."""
+    """A product: extents, the dtype that is multiplied and bytes of an element."""
 
     m: int
     n: int
@@ -56,6 +53,14 @@ class Problem:
     dtype: str
     size: int
     batch: int = 1
+
+    @property
+    def extents(self) -> tuple[int, int, int, int]:
+        return self.m, self.n, self.k, self.batch
+
+    @property
+    def multiplied(self) -> Multiplied:
+        return Multiplied(self.dtype, self.size)
 
 
 def problem_of(product: Contraction, tiling: Tiling, dims: Mapping[str, int]) -> Problem:
@@ -79,66 +84,66 @@ def shared_bytes(tiling: Tiling, size: int) -> int:
 
 def registers(tiling: Tiling) -> int:
     """Registers of a thread as they are expected before anything is compiled."""
-    sums = tiling.block_m * tiling.block_n * tiling.parts / (tiling.num_warps * WARP)
-    return int(sums) + OTHER_REGISTERS
+    threads = tiling.num_warps * WARP
+    if not tiling.dot:
+        # Products are a tile of three dims, and so are both sides until they are multiplied.
+        return int(ONE_BY_ONE * tiling.block_m * tiling.block_n * tiling.block_k / threads) + OTHER_REGISTERS
+    return int(tiling.block_m * tiling.block_n * tiling.parts / threads) + OTHER_REGISTERS
 
 
 def occupancy(gpu: Gpu, tiling: Tiling, size: int, used: int | None = None) -> int:
     """Programs that are on an SM at once; 0 for a tiling that does not fit. ``used``: registers of a thread, if
     known."""
-    arch, warps, each = gpu.architecture, tiling.num_warps, used or registers(tiling)
-    shared = shared_bytes(tiling, size)
-    if each > 255 or shared > arch.block_shared_bytes:
-        return 0
-    by_registers = REGISTERS // (math.ceil(each * WARP / 256) * 256 * warps)
-    return max(min(by_registers, arch.shared_bytes // (shared + 1024), arch.warps // warps, arch.blocks), 0)
+    shared = shared_bytes(tiling, size) if tiling.dot else 0
+    return programs_at_once(gpu, tiling.num_warps, used or registers(tiling), shared)
 
 
-def estimate_s(gpu: Gpu, tiling: Tiling, problems: Sequence[Problem], used: int | None = None) -> NDArray[np.float64]:
+def estimate_s(gpu: Gpu, tiling: Tiling, problems: Sequence[Problem], used: int | None = None) -> Floats:
     """[problems]: seconds that theory expects; inf for a tiling that does not fit."""
-    return np.array([_estimate_s(gpu, tiling, problem, used) for problem in problems])
+    each = [
+        work_of(gpu, [tiling], [problem.multiplied], problem.extents, used=used).seconds(gpu)[0, 0]
+        for problem in problems
+    ]
+    return np.array(each)
 
 
-def _estimate_s(gpu: Gpu, tiling: Tiling, problem: Problem, used: int | None) -> float:
-    at_once = occupancy(gpu, tiling, problem.size, used)
-    if not at_once:
-        return math.inf
-    clock, size, split = gpu.clock_mhz * 1e6, problem.size, tiling.split_k
-    width_m, width_n = tiling.block_m, tiling.block_n
-    width_m, width_n = (width_m * tiling.parts, width_n) if tiling.swap else (width_m, width_n * tiling.parts)
-    tiles = math.ceil(problem.m / width_m) * math.ceil(problem.n / width_n) * problem.batch
-    steps = math.ceil(math.ceil(problem.k / tiling.block_k) / split)
-    programs = math.ceil(tiles * split / gpu.sms)
-    at_once = min(at_once, programs)
-    by_descriptor = tiling.descriptors and gpu.architecture.has_tma
-    bandwidth = (BYTES_BY_DESCRIPTOR if by_descriptor else BYTES_PER_CYCLE) * clock
-    loaded = (width_m + width_n) * tiling.block_k * size
-    stored = width_m * width_n * (4 if split > 1 else size)
-    flops_s = _flops_s(gpu, problem.dtype, tiling) / gpu.sms
-    work = _flops(gpu, tiling) / flops_s
+def work_of(
+    gpu: Gpu, tilings: Sequence[Tiling], multiplied: Sequence[Multiplied], extents: Sequence[Floats | int],
+    used: int | None = None,
+) -> Work:  # fmt: skip
+    """The work of a product by each tiling, which go with what is multiplied one by one. ``extents``: m, n, k, and the
+    batch, each [shapes] or a number."""
+    m, n, k, batch = (np.asarray(extent, np.float64) for extent in extents)
 
-    def program(count: int) -> float:
-        step = _norm(count * work + STEP_S, count * loaded / bandwidth, LATENCY_S / max(tiling.num_stages - 1, 1))
-        head = PROLOGUE_S + LATENCY_S + count * loaded / bandwidth
-        return head + steps * step + count * stored / (STORE_BYTES_PER_CYCLE * clock)
+    def column(values: Iterable[float]) -> Floats:
+        return np.array(list(values), np.float64)[:, None]
 
-    rest = programs % at_once
-    sm = programs // at_once * program(at_once) + (program(rest) if rest else 0.0)
-    traffic = tiles * split * steps * loaded / (L2_BYTES_PER_CYCLE * clock * gpu.sms)
-    distinct = (problem.m * problem.k + problem.n * problem.k + problem.m * problem.n) * size * problem.batch
-    memory = distinct / (MEMORY_SHARE * gpu.memory_bytes_s) if distinct > 0.7 * gpu.l2_bytes else 0.0
-    return LAUNCH_S + _norm(sm, traffic, memory) + (SHARES_S if split > 1 else 0.0)
-
-
-def _norm(*values: float) -> float:
-    return float(sum(value**NORM for value in values) ** (1 / NORM))
+    pairs = list(zip(tilings, multiplied, strict=True))
+    split, block_k = (column(getattr(each, name) for each in tilings) for name in ("split_k", "block_k"))
+    size = column(each.size for each in multiplied)
+    width_m = column(each.block_m * (each.parts if each.swap else 1) for each in tilings)
+    width_n = column(each.block_n * (1 if each.swap else each.parts) for each in tilings)
+    tiles = np.ceil(m / width_m) * np.ceil(n / width_n) * batch
+    has_tma = gpu.architecture.has_tma
+    return Work(
+        programs=tiles * split,
+        steps=np.ceil(np.ceil(k / block_k) / split),
+        step_s=column(_flops(gpu, tiling) / (_flops_s(gpu, what, tiling) / gpu.sms) for tiling, what in pairs),
+        loaded=(width_m + width_n) * block_k * size,
+        stored=width_m * width_n * np.where(split > 1, 4, size),
+        distinct=(m * k + n * k + m * n) * size * batch,
+        at_once=column(occupancy(gpu, tiling, what.size, used) for tiling, what in pairs),
+        in_flight=column(max(each.num_stages - 1, 1) for each in tilings),
+        rate=column(BYTES_BY_DESCRIPTOR if each.descriptors and has_tma else BYTES_PER_CYCLE for each in tilings),
+        more_s=np.where(split > 1, SHARES_S, 0.0),
+    )
 
 
-def _flops_s(gpu: Gpu, dtype: str, tiling: Tiling) -> float:
-    if dtype == "float32" or not tiling.dot:
-        return gpu.fma_flops_s() * FMA_SHARE
+def _flops_s(gpu: Gpu, what: Multiplied, tiling: Tiling) -> float:
+    if what.dtype == "float32" or not tiling.dot:
+        return gpu.fma_flops_s() * FMA_SHARE * what.fma_share
     share = TENSOR_SHARE * (TF32X3_SHARE if tiling.precision == "tf32x3" else 1.0)
-    return gpu.tensor_flops_s(dtype) * share
+    return gpu.tensor_flops_s(what.dtype) * share
 
 
 def _flops(gpu: Gpu, tiling: Tiling) -> float:
@@ -177,7 +182,11 @@ def ranked(gpu: Gpu, problems: Sequence[Problem], count: int = CANDIDATES) -> li
     What a tiling takes beyond the best one at a problem counts as a share, so that small problems count as much.
     """
     every = list(dict.fromkeys(itertools.chain.from_iterable(candidates(gpu, problem) for problem in problems[:1])))
-    seconds = np.array([estimate_s(gpu, tiling, problems) for tiling in every])
+    each = [
+        work_of(gpu, every, [problem.multiplied] * len(every), problem.extents).seconds(gpu)[:, 0]
+        for problem in problems
+    ]
+    seconds = np.stack(each, axis=1)
     loss = np.log(seconds / seconds.min(axis=0))
     best_somewhere = list(dict.fromkeys(seconds.argmin(axis=0).tolist()))
     order = [*best_somewhere, *(int(at) for at in loss.mean(axis=1).argsort() if at not in best_somewhere)]

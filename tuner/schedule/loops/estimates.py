@@ -20,7 +20,7 @@ from tuner.program.language.workload import Workload
 from tuner.program.target import Target
 from tuner.program.target.rates import Rates
 from tuner.schedule.function import KernelFunction
-from tuner.schedule.rule import Extents, Found, NoMatch, Rule, matched
+from tuner.schedule.rule import Extents, Found, NoMatch, TirRule, matched
 from tuner.schedule.space import Axis, MicroKernel, SearchSpace
 
 Floats = NDArray[np.float64]
@@ -28,7 +28,7 @@ RESERVED_REGISTERS = 4
 """For what is loaded and computed beside the accumulators."""
 
 
-class LoopRule(Rule, Generic[Found]):
+class LoopRule(TirRule, Generic[Found]):
     """A rule for loops over elements: ``found`` is what it finds in a program, and theory takes its kernels one by one.
 
     ``find``: what a workload consists of, or why the rule does not take it.

@@ -20,13 +20,13 @@ from tuner.schedule.product.atom import imported
 from tuner.schedule.product.context import EmitContext, context_of
 from tuner.schedule.product.parts import most_partial_bytes, multiply, split_axes
 from tuner.schedule.product.product import Product, can_hold_partial
-from tuner.schedule.rule import Extents, NoMatch, Rule, Theory, Tiles, matched
+from tuner.schedule.rule import Extents, NoMatch, Theory, Tiles, TirRule, matched
 from tuner.schedule.space import Axis, MicroKernel, SearchSpace
 
 Found = TypeVar("Found", bound=Product)
 
 
-class ProductRule(Rule, Generic[Found]):
+class ProductRule(TirRule, Generic[Found]):
     """A rule for the programs that ``product`` takes. Its micro-kernels have the axes of the engine."""
 
     rows: Sequence[int] = (axes.ROWS_IN_PLACE, axes.ROWS_PACKED)

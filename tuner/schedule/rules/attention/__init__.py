@@ -24,7 +24,7 @@ from tuner.schedule.function import KernelFunction
 from tuner.schedule.loops.estimates import feature_table
 from tuner.schedule.product.atom import Atom, registers_of
 from tuner.schedule.product.axes import atom_axes, atom_of, default_tile
-from tuner.schedule.rule import Extents, NoMatch, Rule, Tiles
+from tuner.schedule.rule import Extents, NoMatch, Tiles, TirRule
 from tuner.schedule.rules.attention.chain import Chain
 from tuner.schedule.rules.attention.context import Context
 from tuner.schedule.rules.attention.emit import write
@@ -43,7 +43,7 @@ TILES = (1, 2, 4, 8, 16)
 PANELS = (0, 1, 2, 4, 8, 16, 32)
 
 
-class Attention(Rule):
+class Attention(TirRule):
     """See the module's text for the axes; ``pattern`` for what it takes, ``emit`` for the code."""
 
     name = "attention"

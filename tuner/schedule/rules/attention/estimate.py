@@ -4,7 +4,6 @@ moves between the caches."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +13,7 @@ from tuner.schedule.loops.estimates import Floats, call_cycles, flushed_cycles, 
 from tuner.schedule.product.atom import Atom
 from tuner.schedule.rule import Extents
 from tuner.schedule.rules.attention.pattern import chain_of
+from tuner.schedule.rules.attention.visible import visible
 from tuner.schedule.rules.attention.words import atom_of_values, atoms_of_scores
 from tuner.schedule.space import MicroKernel
 
@@ -31,10 +31,6 @@ WEIGHED = 1.5
 """Bytes of scores and of rounded exponentials, over those of scores."""
 CROWDED, SPILLED = 0.7, 1.35
 """The share of the registers beyond which accumulators are spilled, and what arithmetic takes then."""
-UNKNOWN_SHARE = 0.5
-"""Of the columns, where data that nothing is known of says which a row sees."""
-SAMPLED_ROWS = 8
-"""At which the visible columns are counted."""
 
 
 class Estimate:
@@ -49,7 +45,7 @@ class Estimate:
         self.nr = self.of["nv"] * self.lanes
         self.i, self.j, self.d, self.e = (np.asarray(extents[self.chain.axis[axis]], np.float64) for axis in "ijde")
         self.batch = volume((self.chain.axis[axis] for axis in self.chain.batch), extents)
-        self.seen = self._visible(extents)
+        self.seen = visible(self.chain, extents)
         self._of_words()
         self.tiles = np.ceil(self.i / self.mr)
         self.padded = np.where(self.of["tail"] > 0, self.i, self.tiles * self.mr)
@@ -76,33 +72,6 @@ class Estimate:
                 self.mixing[of], self.mixing_issue[of] = other.group, issue
             if atom.unit is not None:
                 self.units.append((of, atom))
-
-    def _visible(self, extents: Extents) -> Floats:
-        """[shapes] columns that the mask leaves visible to a row, in the mean."""
-        return np.minimum(self._within_bounds(extents), self._within_limits(extents))
-
-    def _within_limits(self, extents: Extents) -> Floats:
-        """What data leaves visible, of which only sizes are known: as many offsets part the columns into sequences of
-        one length; else half of them is seen."""
-        reduced = [axis for stage in self.chain.positions for axis in stage.reduce_axes]
-        if reduced:
-            return np.asarray(self.j / np.maximum(np.asarray(extents[reduced[0]], np.float64) - 1.0, 1.0))
-        return self.j * UNKNOWN_SHARE if self.chain.mask.limits else self.j
-
-    def _within_bounds(self, extents: Extents) -> Floats:
-        if not self.chain.mask.bounds:
-            return self.j
-        nothing, total = np.zeros(len(self.i)), np.zeros(len(self.i))
-        values: dict[str, Any] = {f"extent({name})": np.asarray(size, np.float64) for name, size in extents.items()}
-        values |= dict.fromkeys(self.chain.batch, nothing)
-        for sample in range(SAMPLED_ROWS):
-            values["i"] = np.floor(self.i * (2 * sample + 1) / (2 * SAMPLED_ROWS))
-            first, end = nothing, self.j
-            for bound in self.chain.mask.bounds:
-                limit = np.asarray(bound.limit.evaluate(values), np.float64)
-                first, end = (first, np.minimum(end, limit + 1)) if bound.is_upper else (np.maximum(first, limit), end)
-            total += np.maximum(end - first, 0.0)
-        return total / SAMPLED_ROWS
 
     def cycles(self) -> Floats:
         """[kernels, shapes]."""

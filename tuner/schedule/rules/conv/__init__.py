@@ -56,7 +56,7 @@ from tuner.schedule.product.operands.image import Image
 from tuner.schedule.product.parts import most_partial_bytes, split_axes
 from tuner.schedule.product.product import DTYPE
 from tuner.schedule.product.rule import by_choice
-from tuner.schedule.rule import Extents, NoMatch, Rule, Tiles
+from tuner.schedule.rule import Extents, NoMatch, Tiles, TirRule
 from tuner.schedule.rules.conv.emit import layouts_of, write
 from tuner.schedule.space import Axis, MicroKernel, SearchSpace
 
@@ -71,7 +71,7 @@ PICKED = 0.02
 """An element that is picked from two vectors of a copy, for each tile. A guess."""
 
 
-class Conv(Rule):
+class Conv(TirRule):
     """See the module's text for the axes; ``emit`` for the code."""
 
     name = "x86_gathered"

@@ -59,7 +59,7 @@ from tuner.schedule.product.axes import (
 from tuner.schedule.product.estimate import BYTES, Estimate
 from tuner.schedule.product.match import plain
 from tuner.schedule.product.product import DTYPE, TOTAL_BYTES, can_hold_partial
-from tuner.schedule.rule import Extents, Mismatch, NoMatch, Rule, Theory, Tiles, matched, need, pattern
+from tuner.schedule.rule import Extents, Mismatch, NoMatch, Theory, Tiles, TirRule, matched, need, pattern
 from tuner.schedule.rules.mlp.emit import kept_width, whole_rows, write
 from tuner.schedule.space import Axis, MicroKernel, SearchSpace
 
@@ -175,7 +175,7 @@ def _need_storage(workload: Workload, chain: Chain) -> None:
 
 
 # -- the rule ---------------------------------------------------------------------------------------------------------
-class Mlp(Rule):
+class Mlp(TirRule):
     """See the module's text for the axes."""
 
     name = "x86_chain"

@@ -43,7 +43,7 @@ from tuner.schedule.product.match.groups import forms
 from tuner.schedule.product.operands.columns import Columns
 from tuner.schedule.product.product import DTYPE, Product
 from tuner.schedule.product.rule import by_choice
-from tuner.schedule.rule import Extents, Mismatch, NoMatch, Rule, matched, need, pattern
+from tuner.schedule.rule import Extents, Mismatch, NoMatch, TirRule, matched, need, pattern
 from tuner.schedule.rules.winograd.emit import OUTPUTS, POINTS, TAPS, PointColumns, PointRows, PointSums, write
 from tuner.schedule.space import Axis, MicroKernel, SearchSpace
 
@@ -158,7 +158,7 @@ def convolution_of(workload: Workload) -> Convolution:
     return matched(workload, match(workload))
 
 
-class Winograd(Rule):
+class Winograd(TirRule):
     """See the module's text for the axes; ``emit`` for the code."""
 
     name = "x86_winograd"

@@ -1,0 +1,239 @@
+"""What theory expects of attention, row-wise programs and other stages on a GPU: work by the tile of each kind."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tuner.program.language.dtypes import DTYPES
+from tuner.program.language.expr import Expr, Read, axes_of, reads
+from tuner.program.language.notation import Stage
+from tuner.program.language.workload import Workload
+from tuner.program.target.cuda import WARP, Gpu
+from tuner.schedule.gpu.attention import MAX_KEPT, SHORT, AttentionTile
+from tuner.schedule.gpu.plan import Choices, Found
+from tuner.schedule.gpu.pricing import Dims, Priced, column, operand_bytes, operations, seconds_of, size_of
+from tuner.schedule.gpu.stages import Blocks, is_unrolled
+from tuner.schedule.gpu.theory import FMA_SHARE, OTHER_REGISTERS, TENSOR_SHARE, TF32X3_SHARE
+from tuner.schedule.gpu.work import BYTES_PER_CYCLE, MAX_REGISTERS, Floats, Work, programs_at_once
+from tuner.schedule.rule import Extents
+from tuner.schedule.rules.attention.visible import visible
+
+SCORE_OPERATIONS, EXPONENTS_PER_CYCLE = 12.0, 16.0
+"""Of the softmax for each score; exponentials of an SM in a cycle."""
+LIVE, FEW_REGISTERS = 3.0, 24
+"""Values of an element that elementwise code keeps at once, and registers of a thread beside those."""
+REDUCED_BYTES = 1024
+"""Shared memory of a reduction across warps."""
+
+
+def _bytes(workload: Workload, reads: Iterable[Read]) -> float:
+    """Bytes of an element of each of these."""
+    return float(sum(DTYPES[workload.tensors[read.tensor].dtype].bytes for read in reads))
+
+
+def _read_bytes(workload: Workload, bodies: Iterable[Expr]) -> float:
+    """Bytes of all that is read at an element, but for what the program computes before."""
+    found = dict.fromkeys(read for body in bodies for read in reads(body))
+    return _bytes(workload, (read for read in found if read.tensor not in workload.program.stage))
+
+
+def _stored_bytes(workload: Workload, stages: Iterable[Stage]) -> float:
+    written = (stage.tensor for stage in stages if stage.tensor in workload.program.outputs)
+    return float(sum(DTYPES[workload.tensors[name].dtype].bytes for name in written))
+
+
+class Attention(Priced):
+    """Attention with an online softmax."""
+
+    kind = "attention"
+
+    def __init__(self, found: Found) -> None:
+        assert found.chain is not None
+        self.workload, self.chain = found.workload, found.chain
+        workload, chain = self.workload, self.chain
+        self.d, self.e = (workload.sizes[chain.axis[name]].constant for name in "de")
+        self.keeps_q = self.d is not None and self.d <= MAX_KEPT
+        keys = {workload.tensors[read.tensor].dtype for read in (chain.q, chain.k)}
+        self.multiplied = keys.pop() if len(keys) == 1 and keys <= set(SHORT) else "float32"
+        values = workload.tensors[chain.v.tensor].dtype
+        self.weighted = values if values in SHORT else "float32"
+
+    @property
+    def is_float32(self) -> bool:
+        return "float32" in (self.multiplied, self.weighted)
+
+    def depth(self, tile: AttentionTile) -> int:
+        return max(16, 1 << (self.d - 1).bit_length()) if self.d is not None and self.keeps_q else tile.depth
+
+    def width(self, tile: AttentionTile) -> int:
+        return min(tile.values, max(16, 1 << (self.e - 1).bit_length())) if self.e is not None else tile.values
+
+    def _flops_s(self, gpu: Gpu, dtype: str, tile: AttentionTile) -> float:
+        """Of an SM."""
+        if dtype == "float32" and tile.precision == "ieee":
+            return gpu.fma_flops_s() * FMA_SHARE / gpu.sms
+        share = TENSOR_SHARE * (TF32X3_SHARE if dtype == "float32" else 1.0)
+        return gpu.tensor_flops_s("tf32" if dtype == "float32" else dtype) * share / gpu.sms
+
+    def _at_once(self, gpu: Gpu, tile: AttentionTile) -> int:
+        depth, width, threads = self.depth(tile), self.width(tile), tile.num_warps * WARP
+        keys, values = DTYPES[self.multiplied].bytes, DTYPES[self.weighted].bytes
+        sums = tile.rows * (width + 2 * tile.columns) / threads
+        shared = tile.columns * (depth * keys + width * values) * max(tile.num_stages, 1) + tile.rows * depth * keys
+        return programs_at_once(gpu, tile.num_warps, int(sums) + OTHER_REGISTERS, int(shared))
+
+    def seconds(
+        self, gpu: Gpu, choices: Sequence[Choices], dims: Dims, extents: Extents, is_flushed: bool
+    ) -> Floats:  # fmt: skip
+        chain, tiles = self.chain, [each.attention for each in choices]
+        i, e, d = (np.asarray(extents[chain.axis[name]], np.float64) for name in "ied")
+        batch = size_of((self.workload.sizes[chain.axis[name]] for name in chain.batch), dims)
+        keys, values = DTYPES[self.multiplied].bytes, DTYPES[self.weighted].bytes
+        rows, columns = column(each.rows for each in tiles), column(each.columns for each in tiles)
+        depth, width = column(map(self.depth, tiles)), column(map(self.width, tiles))
+        summed = np.ceil(d / depth) * depth
+        # What an instruction on tiles takes at least.
+        padded = np.maximum(rows, min(gpu.architecture.matrix_rows, 64))
+        twice = column(1.0 + (each.is_exact and self.weighted in SHORT) for each in tiles)
+        scores_s = 2 * padded * columns * summed / column(self._flops_s(gpu, self.multiplied, t) for t in tiles)
+        mixed_s = 2 * padded * columns * width * twice / column(self._flops_s(gpu, self.weighted, t) for t in tiles)
+        softmax = rows * columns * (SCORE_OPERATIONS + gpu.architecture.fma_lanes / EXPONENTS_PER_CYCLE)
+        work = Work(
+            programs=np.asarray(np.ceil(i / rows) * np.ceil(e / width) * batch),
+            steps=np.asarray(np.ceil(visible(chain, extents) / columns)),
+            step_s=scores_s + mixed_s + seconds_of(gpu, softmax),
+            loaded=columns * (summed * keys + width * values),
+            stored=rows * width * _stored_bytes(self.workload, self.workload.program.stages),
+            distinct=np.asarray(operand_bytes(self.workload, dims)),
+            at_once=column(self._at_once(gpu, tile) for tile in tiles),
+            in_flight=column(max(each.num_stages - 1, 1) for each in tiles),
+            rate=np.asarray(BYTES_PER_CYCLE),
+            more_s=np.zeros(1),
+        )
+        return work.seconds(gpu, is_flushed)
+
+    def needs(self, choices: Choices, gpu: Gpu) -> str | None:
+        return None if self._at_once(gpu, choices.attention) else "more registers or shared memory than there are"
+
+    def tiles(self, choices: Choices) -> Mapping[tuple[str, ...], tuple[int, ...]]:
+        tile = choices.attention
+        return {(self.chain.axis["i"],): (tile.rows,), (self.chain.axis["j"],): (tile.columns,)}
+
+
+class Rows(Priced):
+    """Softmax, norms, row reductions."""
+
+    kind = "rows"
+
+    def __init__(self, found: Found) -> None:
+        assert found.frame is not None
+        self.workload, self.frame = found.workload, found.frame
+        columns, stages = set(self.frame.columns), self.frame.stages
+        self.count = math.prod(self.workload.sizes[part].constant or 0 for part in self._parts(self.frame.columns))
+        self.read = _bytes(self.workload, (read for read in self.frame.input_reads if columns & axes_of(read)))
+        self.operations = sum(operations(stage.body) + bool(stage.reducer) for stage in stages)
+        self.reductions = sum(bool(stage.reducer) for stage in stages)
+        along = [stage for stage in stages if columns & set(stage.axes)]
+        self.stored = _stored_bytes(self.workload, along)
+
+    def _parts(self, axes: tuple[str, ...]) -> list[str]:
+        return self.frame.parts_of(axes)
+
+    def is_looped(self, choices: Choices) -> bool:
+        """Whether a row may be longer than a tile."""
+        return not 0 < self.count <= choices.rows.block
+
+    def _registers(self, choices: Choices) -> int:
+        tile = choices.rows
+        return FEW_REGISTERS + int(LIVE * tile.rows * tile.block / (tile.num_warps * WARP))
+
+    def seconds(
+        self, gpu: Gpu, choices: Sequence[Choices], dims: Dims, extents: Extents, is_flushed: bool
+    ) -> Floats:  # fmt: skip
+        sizes = self.workload.sizes
+        count, rows = (
+            size_of((sizes[part] for part in self._parts(axes)), dims) for axes in (self.frame.columns, self.frame.rows)
+        )
+        of, block = column(each.rows.rows for each in choices), column(each.rows.block for each in choices)
+        passes = column(self.reductions + (self.stored > 0) if self.is_looped(each) else 1 for each in choices)
+        turns = np.maximum(np.ceil(count / block), 1.0)
+        held = [(each.rows.num_warps, self._registers(each), REDUCED_BYTES) for each in choices]
+        work = Work(
+            programs=np.asarray(np.ceil(rows / of)),
+            steps=np.asarray(turns * passes),
+            step_s=np.asarray(seconds_of(gpu, of * block * self.operations / passes)),
+            loaded=np.asarray(of * count / turns * self.read),
+            stored=np.asarray(of * count * self.stored),
+            distinct=np.asarray(operand_bytes(self.workload, dims)),
+            at_once=column(programs_at_once(gpu, *each) for each in held),
+            in_flight=np.ones(1),
+            rate=np.asarray(BYTES_PER_CYCLE),
+            more_s=np.zeros(1),
+        )
+        return work.seconds(gpu, is_flushed)
+
+    def needs(self, choices: Choices, gpu: Gpu) -> str | None:
+        held = self._registers(choices)
+        return f"{held} registers of a thread, of {MAX_REGISTERS}" if held > MAX_REGISTERS else None
+
+    def tiles(self, choices: Choices) -> Mapping[tuple[str, ...], tuple[int, ...]]:
+        found = {tuple(self._parts(self.frame.columns)): (choices.rows.block,)}
+        return {**found, tuple(self._parts(self.frame.rows)): (choices.rows.rows,)} if self.frame.rows else found
+
+
+class Stages(Priced):
+    """Any other stage, with elementwise ones behind it."""
+
+    kind = "stages"
+
+    def __init__(self, found: Found) -> None:
+        self.workload = found.workload
+        self.first, *_ = stages = found.workload.program.stages
+        self.is_reduction = bool(self.first.reducer)
+        self.is_unrolled = self.is_reduction and is_unrolled(self.workload, self.first)
+        self.read = _read_bytes(self.workload, (stage.body for stage in stages))
+        self.stored = _stored_bytes(self.workload, stages)
+        self.operations = 1.0 + sum(operations(stage.body) for stage in stages)
+
+    def _elements(self, blocks: Blocks) -> int:
+        return blocks.outputs * (blocks.reduced if self.is_reduction and not self.is_unrolled else 1)
+
+    def _registers(self, choices: Choices) -> int:
+        elements = self._elements(choices.blocks) / (choices.blocks.num_warps * WARP)
+        return FEW_REGISTERS + int(LIVE * max(elements, 1.0))
+
+    def seconds(
+        self, gpu: Gpu, choices: Sequence[Choices], dims: Dims, extents: Extents, is_flushed: bool
+    ) -> Floats:  # fmt: skip
+        sizes, blocks = self.workload.sizes, [each.blocks for each in choices]
+        points, volume = (
+            size_of((sizes[axis] for axis in axes), dims) for axes in (self.first.axes, self.first.reduce_axes)
+        )
+        outputs = column(each.outputs for each in blocks)
+        at_once = column(each.reduced if self.is_reduction and not self.is_unrolled else 1 for each in blocks)
+        steps: Any = np.ceil(volume / at_once) if self.is_reduction else 1.0
+        held = [(each.blocks.num_warps, self._registers(each), REDUCED_BYTES) for each in choices]
+        work = Work(
+            programs=np.asarray(np.ceil(points / outputs)),
+            steps=np.asarray(steps),
+            step_s=np.asarray(seconds_of(gpu, outputs * at_once * self.operations)),
+            loaded=outputs * at_once * self.read,
+            stored=outputs * self.stored,
+            distinct=np.asarray(operand_bytes(self.workload, dims)),
+            at_once=column(programs_at_once(gpu, *each) for each in held),
+            in_flight=np.ones(1),
+            rate=np.asarray(BYTES_PER_CYCLE),
+            more_s=np.zeros(1),
+        )
+        return work.seconds(gpu, is_flushed)
+
+    def needs(self, choices: Choices, gpu: Gpu) -> str | None:
+        held = self._registers(choices)
+        return f"{held} registers of a thread, of {MAX_REGISTERS}" if held > MAX_REGISTERS else None
+
+    def tiles(self, choices: Choices) -> Mapping[tuple[str, ...], tuple[int, ...]]:
+        return {tuple(self.first.axes): (choices.blocks.outputs,)} if self.first.axes else {}
