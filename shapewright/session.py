@@ -16,7 +16,7 @@ from shapewright.library import Library, library_in
 from shapewright.progress import rows_of, table
 from shapewright.warm_start import records_of
 from tuner.library.dispatcher import Dispatcher
-from tuner.program.job.jobspec import check_policy, parse_budget
+from tuner.program.job.jobspec import check_measured, check_policy, parse_budget
 from tuner.program.job.policies import DEFAULT_POLICY
 from tuner.program.job.task import SearchTask
 from tuner.program.language.workload import JsonObject
@@ -130,6 +130,7 @@ def tune_here(
     """
     began_s = time.monotonic()
     budget, policy = parse_budget({"trials": trials, "seconds": seconds}), check_policy(policy)
+    check_measured([task], budget)
     collector = _Collector(callbacks)
     # Before the compiler is loaded, which takes seconds.
     collector.say(SearchSummary(Stage.PLAN, trials_budget=budget.trials, seconds_budget=budget.seconds))

@@ -10,11 +10,13 @@ from tuner.measure._base import (
     DeviceLost,
     Interrupted,
     LibraryFailed,
+    NotMeasured,
     Runner,
     RunRequest,
     Turns,
     TurnsRequest,
     WrongDevice,
+    check_measured,
     never,
 )
 from tuner.measure.builders.kept import KeptBuilds
@@ -30,10 +32,12 @@ __all__ = [
     "Interrupted",
     "KeptBuilds",
     "LibraryFailed",
+    "NotMeasured",
     "RunRequest",
     "Runner",
     "Turns",
     "TurnsRequest",
     "WrongDevice",
+    "check_measured",
     "never",
 ]

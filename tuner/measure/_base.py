@@ -24,6 +24,10 @@ class WrongDevice(ShapewrightError):
     """The device is not of the task's target. Another try will find the same."""
 
 
+class NotMeasured(ShapewrightError):
+    """No device runs code of the task's kind of target yet: nothing of it is verified or timed."""
+
+
 class DeviceLost(ShapewrightError):
     """The device, or the tracker that hands it out, cannot be reached. Whoever measures may try again later."""
 
@@ -38,6 +42,12 @@ class DeviceFailed(ShapewrightError):
 
 class Interrupted(ShapewrightError):
     """Whoever measures no longer wants the answer; what was running is killed."""
+
+
+def check_measured(task: SearchTask) -> None:
+    """Raise NotMeasured for a task whose code no device runs."""
+    if task.target is not None and not task.target.is_measured:
+        raise NotMeasured(f"no device runs code for {task.target.kind} ({task.target.mcpu}) yet")
 
 
 def never() -> bool:
@@ -163,7 +173,8 @@ class Runner(Protocol):
     """Times candidates on a device, one at a time, or on several at once.
 
     A candidate that crashes, hangs or computes wrongly is a result with an error kind; the device is free again within
-    the runner's time limit. Raises DeviceLost only if no device can be reached any more.
+    the runner's time limit. Raises DeviceLost only if no device can be reached any more, and
+    NotMeasured for code of a kind that no device runs.
 
     ``interrupted`` is asked several times a second. Once it is true, what is running is killed within seconds.
     """

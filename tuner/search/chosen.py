@@ -45,7 +45,7 @@ class Chosen:
         """
         measured = self._measured.kernels
         theory = self._theory if measured else (*self._theory, default_kernel(self._task))
-        known = [each for each in dict.fromkeys([*measured, *theory]) if each not in self._measured.failed]
+        known = [each for each in dict.fromkeys([*measured, *theory, *self._pool]) if each not in self._measured.failed]
         if not known:
             raise VerificationFailed(
                 f"every kernel tried for {self._task.workload} failed ({self._measured.commonest_error})"

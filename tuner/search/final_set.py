@@ -9,7 +9,7 @@ from functools import cached_property
 
 from tuner.library.dispatcher import Dispatcher, Leaf
 from tuner.library.package import LIBRARY, LibraryFiles
-from tuner.measure import BuilderLost, BuildResult, Interrupted
+from tuner.measure import BuilderLost, BuildResult, Interrupted, NotMeasured
 from tuner.program.language.workload import JsonObject
 from tuner.records import ErrorKind, MeasureResult
 from tuner.schedule import default_kernel
@@ -29,6 +29,8 @@ SAFETY_FACTOR = 1.3
 """How much more than expected the finalists may take: those within noise are timed once more."""
 OVER_SHARE = 0.05
 """The share of the seconds by which verifying the floor of a library may pass their end."""
+COMPILED_AT_ONCE = 4
+"""Kernels that are compiled between two checks of ``should_stop``, where nothing is measured beside."""
 VERIFY_ROUNDS = 4
 VERIFY_BATCH = 16
 """Shapes verified between two checks of ``should_stop``, at most."""
@@ -182,6 +184,24 @@ class FinalSet:
             raise BuilderLost(f"no library for {self._task.workload} can be built and verified here; {problem}")
         raise VerificationFailed(f"{VERIFY_ROUNDS} sets of kernels for {self._task.workload} were wrong; {problem}")
 
+    def only_compiled(self, kernels: Sequence[MicroKernel]) -> None:
+        """Compile kernels, and choose from those that the compiler does not refuse. Raises VerificationFailed where it
+        refuses all, Cancelled, Finishing, BuilderLost."""
+        trials, built, problem = self._trials, list[MicroKernel](), ""
+        for first in range(0, len(kernels), COMPILED_AT_ONCE):
+            trials.check_stop()
+            trials.report_progress(Stage.BUILD, first, len(kernels))
+            for build in self._builds.build(kernels[first : first + COMPILED_AT_ONCE]):
+                if build.binary is None:
+                    problem = build.error
+                    trials.log(f"left out: {build.kernel}: {build.error}")
+                else:
+                    built.append(build.kernel)
+        if not built:
+            raise VerificationFailed(f"no kernel for {self._task.workload} can be compiled: {problem}")
+        trials.log(f"{len(built)} of {len(kernels)} kernels that theory prefers fit the hardware")
+        self._chosen.only_from(built)
+
     def _falls_back(self, comparison: FinalComparison | None) -> bool:
         """Whether theory's kernels are faster than the library, and are chosen from now on: not for a second time."""
         ratios = comparison.ratios if comparison is not None and not self._is_theorys else ()
@@ -244,7 +264,12 @@ class FinalSet:
                 self._trials.check_stop()
                 self._trials.log(f"verified at {done} of {len(at.all)} shapes: the seconds are over")
                 break
-            for point, problem in self._verify_at(build, some):
+            try:
+                found = self._verify_at(build, some)
+            except NotMeasured as error:
+                self._trials.log(f"the library is not verified: {error}")
+                break
+            for point, problem in found:
                 problems.setdefault(dispatcher.kernels[dispatcher.index_for(point)], problem)
             todo, done = todo[len(some) :], done + len(some)
         return [self._failure(kernel, problem) for kernel, problem in problems.items()]

@@ -8,19 +8,21 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+import numpy as np
+
 from tuner.measure import KeptBuilds
 from tuner.program.job.jobspec import Budget
 from tuner.program.job.policies import DEFAULT_POLICY
 from tuner.program.job.task import SearchTask
 from tuner.records import Phase
-from tuner.schedule import space_of
+from tuner.schedule import rules_of, space_of
 from tuner.search.budget import BudgetTracker
 from tuner.search.chosen import VerificationFailed
 from tuner.search.context import FROM_NOTHING, SearchContext, SearchStart, SearchTools
 from tuner.search.cost_model import PairCostModel
 from tuner.search.final_set import FinalSet, Tuned
 from tuner.search.pipeline import Round
-from tuner.search.policy import Suggestion, dispatched, make_policy, suggestions_of
+from tuner.search.policy import Suggestion, dispatched, make_policy, shortlist, suggestions_of
 from tuner.search.reuse import Reuse
 from tuner.search.summary import EndedBy, SearchSummary, Stage
 from tuner.search.trials import Cancelled, Trials
@@ -66,6 +68,7 @@ class Search:
         self._trials.reused = reuse.facts
         self._measured = self._trials.measured
         # Chosen before anything is learned here, so that whoever resumes the search chooses the same.
+        self._space, self._seed = space, seed
         self._theory, self._known = list(self._policy.theory), reuse.picks(self._model)
         self._final = FinalSet(context, self._trials, self._theory)
         # What another version of the rules measured for the job says nothing of today's kernels.
@@ -197,6 +200,9 @@ class Search:
             if self._measured.kernels:
                 self._final.time_finalists()
                 self._trials.report_importance()
+            elif count := max(rule.shortlist for rule in rules_of(self._task)):
+                rng = np.random.default_rng(self._seed)
+                self._final.only_compiled(shortlist(self._searched, self._space, self._model.theory, rng, count))
             return self._final.library(job_id)
 
     def finish(self, job_id: str | None, within_s: float = FINISH_S) -> Tuned:

@@ -13,8 +13,7 @@ from typing import Any
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError
 
-from tuner.library import codegen
-from tuner.library.build import build_library
+from tuner.library.build import build_library, compile_candidate
 from tuner.library.dispatcher import Dispatcher
 from tuner.library.package import LibraryFiles
 from tuner.measure import BuilderLost, BuildResult, never
@@ -55,7 +54,7 @@ class RayBuilder:
 
     def __init__(
         self,
-        build: Build = codegen.compile_candidate,
+        build: Build = compile_candidate,
         link: Link = build_library,
         *,
         actors: Callable[[], int],

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Protocol
 
 from tuner.calibration import LevelRunner, calibrate
-from tuner.calibration.calibrate import CALIBRATION_S
+from tuner.calibration.calibrate import CALIBRATION_S, KINDS
 from tuner.errors import ShapewrightError
 from tuner.measure import Builder, DeviceBusy, DeviceLost
 from tuner.measure.network.addresses import Address
@@ -89,6 +89,8 @@ class Calibrations:
 
     def rates(self, key: str, task: SearchTask, interrupted: Callable[[], bool], say: Say = silent) -> Rates:
         """A ``RatesOf``: the typical rates where there is no calibration and none can be made."""
+        if task.known_target.kind not in KINDS:
+            return TYPICAL
         turn, until_s = self._turns[key], self._clock() + TURN_S
         if turn.locked():
             say(f"waiting until another job has calibrated a device of {key!r}, up to {CALIBRATION_S:.0f} s")

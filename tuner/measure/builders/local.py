@@ -17,8 +17,7 @@ from typing import Any, TypeVar
 from tvm.support.popen_pool import PopenWorker
 
 from tuner import without_torch
-from tuner.library import codegen
-from tuner.library.build import build_library
+from tuner.library.build import build_library, compile_candidate
 from tuner.library.dispatcher import Dispatcher
 from tuner.library.package import LibraryFiles
 from tuner.measure._base import BuildResult
@@ -69,7 +68,7 @@ class LocalBuilder:
 
     def __init__(
         self,
-        build: Build = codegen.compile_candidate,
+        build: Build = compile_candidate,
         link: Link = build_library,
         *,
         processes: int | None = None,

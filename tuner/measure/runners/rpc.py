@@ -17,6 +17,7 @@ from tuner.measure._base import (
     RunRequest,
     Turns,
     TurnsRequest,
+    check_measured,
     never,
     share_ends,
 )
@@ -168,8 +169,9 @@ class RpcRunner:
     def _open(self, task: SearchTask, interrupted: Callable[[], bool] = never) -> Session:
         """The open session, or a new one if it is old or prepared for another task.
 
-        Raises DeviceLost, Interrupted.
+        Raises DeviceLost, NotMeasured, Interrupted.
         """
+        check_measured(task)
         if self._session is None or not self._serves(self._session, task):
             # The old one is given back first: there may be only one device.
             self.close()

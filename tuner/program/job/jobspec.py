@@ -7,7 +7,7 @@ database hold.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeGuard
 
@@ -117,13 +117,15 @@ def _parsed(data: object) -> JobSpec:
     for var in shape_vars:
         if var.name not in used_names:
             raise InvalidInput(f"shape_vars.{var.name}", "no dim of any workload uses it", "leave it out")
+    budget = parse_budget(data.get("budget"))
+    check_measured(tasks, budget)
     return JobSpec(
         name=_name(data.get("name", tasks[0].workload.label[:MAX_NAME])),
         tasks=tuple(tasks),
         counts=tuple(counts),
         device=_device(data.get("device", "local")),
         policy=check_policy(data.get("policy", DEFAULT_POLICY)),
-        budget=parse_budget(data.get("budget")),
+        budget=budget,
         seed=_seed(data.get("seed", 0)),
         source=dict(data),
         priority=parse_priority(data.get("priority", 0)),
@@ -219,6 +221,16 @@ def parse_budget(data: object) -> Budget:
     ):
         raise InvalidInput("budget.seconds", f"{shown(seconds)} is not a time", f"above 0, at most {MAX_SECONDS}")
     return Budget(trials, None if seconds is None else float(seconds))
+
+
+def check_measured(tasks: Iterable[SearchTask], budget: Budget) -> None:
+    """Raise InvalidInput on field ``budget.trials`` for a search that no device can measure."""
+    target = next((task.target for task in tasks if task.target and not task.target.is_measured), None)
+    if target is None or budget.trials == 0:
+        return
+    trials = "trials" if budget.trials is None else f"{budget.trials} trials"
+    problem = f"{trials} need a device that runs code for {target.kind} ({target.mcpu}), and there is none yet"
+    raise InvalidInput("budget.trials", problem, "trials: 0, for the library that theory alone chooses")
 
 
 def check_policy(policy: object) -> str:

@@ -35,7 +35,8 @@ JOB_FIELDS = {
     "`{values: [5, 24]}`",
     "instances": "the shapes that matter and how much: `[{T: 5, weight: 1.0}]`; spread over the range with weight 1 if "
     "left out",
-    "target": "`native`, or a CPU by LLVM's name: `{kind: llvm, mcpu: sapphirerapids, num-cores: 2}`",
+    "target": "`native`, or a CPU by LLVM's name: `{kind: llvm, mcpu: sapphirerapids, num-cores: 2}`; or "
+    "a GPU by its instruction set or product: `{kind: cuda, arch: sm_90}`, `{kind: cuda, product: h100}`",
     "targets": "several in place of `target`",
     "cache": "how a timed call finds its operands: `warm`, as the call before it left them; `cold`, in memory; "
     "`streamed`, packed constants in memory and the rest in the caches, as in a model",

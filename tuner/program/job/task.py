@@ -46,8 +46,6 @@ __all__ = [
     "parse_target",
 ]
 
-SEARCHED = ("llvm",)
-"""The kinds of targets whose kernels can be searched and built; others can be named alone."""
 MAX_INSTANCES = 256
 MAX_KERNELS = 64
 MAX_THREADS = 1024
@@ -117,15 +115,15 @@ class SearchTask:
         object.__setattr__(self, "workload", workload)
         object.__setattr__(self, "shape_vars", shape_vars)
         object.__setattr__(self, "instances", _merged(workload, instances))
-        object.__setattr__(self, "target", parse_target(target))
+        object.__setattr__(self, "target", _with_threads(parse_target(target), threads))
         object.__setattr__(self, "threads", threads)
         object.__setattr__(self, "max_kernels", max_kernels)
         object.__setattr__(self, "cache", parse_cache(cache))
         object.__setattr__(self, "rates", TYPICAL)
 
     def on(self, target: Target) -> Self:
-        """A copy of the task for ``target``."""
-        return self._copy(target=target)
+        """A copy of the task for ``target``. Raises InvalidInput for threads of a GPU's kernels."""
+        return self._copy(target=_with_threads(target, self.threads))
 
     def part(self, workload: Workload) -> Self:
         """A copy of the task for a workload that is a part of this one's, over the same symbols."""
@@ -342,9 +340,16 @@ def _check_count(field: str, value: object, low: int, high: int) -> None:
         raise InvalidInput(field, f"{shown(value)} will not do", f"an integer from {low} to {high}")
 
 
+def _with_threads(target: Target | None, threads: int) -> Target | None:
+    """``target``, whose kernels run on so many threads of a CPU. Raises InvalidInput for those of a GPU on several."""
+    if target is not None and target.gpu is not None and threads != 1:
+        problem = f"{threads} threads of a CPU, for kernels of {target.mcpu}"
+        raise InvalidInput("threads", problem, "1, or none: a GPU's kernels take all of it; or a job of its own")
+    return target
+
+
 def parse_target(target: object) -> Target | None:
-    """A target as a job file gives it; None for ``native``. Raises InvalidInput on field ``target``, and for one whose
-    kernels cannot be searched yet."""
+    """A target as a job file gives it; None for ``native``. Raises InvalidInput on field ``target``."""
     if target is None or isinstance(target, Target):
         return target
     if isinstance(target, str):
@@ -352,8 +357,4 @@ def parse_target(target: object) -> Target | None:
             return None
         remedy = "native, or {kind: llvm, mcpu: ..., num-cores: ...}"
         raise InvalidInput("target", f"{shown(target)} is not known", remedy)
-    known = Target.from_json(target)
-    if known.kind not in SEARCHED:
-        remedy = f"one of: {', '.join(SEARCHED)}"
-        raise InvalidInput("target.kind", f"kernels for {known.kind} cannot be searched or built yet", remedy)
-    return known
+    return Target.from_json(target)

@@ -14,7 +14,7 @@ from tuner.program.target.cpu import Hardware
 from tuner.program.target.cpu_names import architecture_of
 from tuner.program.target.cuda import Gpu
 
-__all__ = ["READERS", "Gpu", "Hardware", "Target", "gpu_host", "native"]
+__all__ = ["MEASURED", "READERS", "Gpu", "Hardware", "Target", "gpu_host", "native"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +32,13 @@ class Target:
 
     @property
     def architecture(self) -> str:
-        """The architecture of ``mcpu``, a key of ``cpu_names.TRIPLES``."""
-        return architecture_of(self.mcpu)
+        """The architecture of the CPU that calls run on, a key of ``cpu_names.TRIPLES``."""
+        return architecture_of(self.mcpu if self.gpu is None else gpu_host().mcpu)
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether there are devices that run code of its kind: what there are none for is chosen by theory alone."""
+        return self.kind in MEASURED
 
     @property
     def fingerprint(self) -> str:
@@ -75,6 +80,8 @@ def gpu_host() -> Target:
     return _cpu_target({"mcpu": "x86-64", "num-cores": 1})
 
 
+MEASURED = ("llvm",)
+"""The kinds of targets that devices run code of."""
 READERS: Mapping[str, Callable[[Mapping[str, Any]], Target]] = {"llvm": _cpu_target, "cuda": _gpu_target}
 """Functions by kind that read a target from JSON. Raise InvalidInput."""
 

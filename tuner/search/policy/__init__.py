@@ -12,7 +12,7 @@ from tuner.program.job.task import SearchTask
 from tuner.schedule.space import KernelSpace
 from tuner.search.cost_model import CostModel
 from tuner.search.policy._base import SearchPolicy, Suggestion, suggestions_of
-from tuner.search.policy.theory import TheorySettings, dispatched
+from tuner.search.policy.theory import TheorySettings, dispatched, shortlist
 
 __all__ = [
     "POLICIES",
@@ -22,6 +22,7 @@ __all__ = [
     "TheorySettings",
     "dispatched",
     "make_policy",
+    "shortlist",
     "suggestions_of",
 ]
 

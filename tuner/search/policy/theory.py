@@ -49,6 +49,22 @@ def theory_set(
     return _best_set(task, space, predict, first, rng, settings, failed)
 
 
+def shortlist(
+    task: SearchTask, space: KernelSpace, model: CostModel, rng: np.random.Generator, count: int,
+    settings: TheorySettings | None = None,
+) -> list[MicroKernel]:  # fmt: skip
+    """Up to ``count`` kernels, from which a set can be chosen although some of them are refused: the set that the model
+    chooses, the set that it would choose without that one, and so on; the default kernel last."""
+    found, last = list[MicroKernel](), default_kernel(task)
+    while len(found) < count:
+        more = theory_set(task, space, model, rng, settings or TheorySettings(), found)
+        if not more:
+            break
+        found += more
+    others = [kernel for kernel in found if kernel != last]
+    return [*others[: count - 1], last]
+
+
 def _best_set(
     task: SearchTask,
     space: KernelSpace,
@@ -67,6 +83,8 @@ def _best_set(
     for _ in range(settings.generations):
         best = [pool[index] for row in predict(pool).argsort(axis=0)[:8] for index in row]
         pool = usable(pool + [space.mutate(kernel, rng) for kernel in best for _ in range(4)])
+    if not pool:
+        return []
     weights = np.array([instance.weight for instance in task.instances])
     layouts = [layout_group(task, kernel) for kernel in pool]
     chosen = select(predict(pool), weights / weights.sum(), task.max_kernels, layouts)

@@ -132,6 +132,18 @@ def test_a_variable_that_no_workload_uses_is_refused() -> None:
     assert error.field == "shape_vars.S"
 
 
+def test_a_gpu_is_searched_by_theory_alone_beside_a_cpu() -> None:
+    job_of_two = {
+        **{k: v for k, v in JOB.items() if k != "target"},
+        "targets": ["native", {"kind": "cuda", "arch": "sm_80"}],
+    }
+    with pytest.raises(InvalidInput, match=r"budget\.trials: .* code for cuda \(sm_80\)") as caught:
+        parse_job({**job_of_two, "budget": {"seconds": 60}})
+    assert caught.value.remedy == "trials: 0, for the library that theory alone chooses"
+    spec = parse_job({**job_of_two, "threads": 1, "budget": {"trials": 0, "seconds": 60}})
+    assert [task.target and task.target.kind for task in spec.tasks] == [None, "cuda"]
+
+
 def test_native_is_filled_in_and_other_targets_stay() -> None:
     spec = parse_job({**{k: v for k, v in JOB.items() if k != "target"}, "targets": ["native", V3]}).on(native())
     assert [task.target for task in spec.tasks] == [native(), Target.from_json(V3)]
@@ -195,7 +207,12 @@ def test_native_is_filled_in_and_other_targets_stay() -> None:
         ("instances.0.weight", None, "instances[0].weight", "None is not a weight"),
         ("instances.0.weight", 10**400, "instances[0].weight", "is not a weight"),
         ("target", "cuda", "target", "'cuda' is not known"),
-        ("target", {"kind": "cuda", "product": "h100"}, "target.kind", "kernels for cuda cannot be"),
+        (
+            "target",
+            {"kind": "cuda", "product": "h100"},
+            "budget.trials",
+            "need a device that runs code for cuda (sm_90)",
+        ),
         ("target", {"kind": "llvm", "mcpu": "m1"}, "target.mcpu", "'m1' is not known"),
         ("target", 3, "target", "3 is not a target"),
         ("threads", 0, "threads", "0 will not do"),
