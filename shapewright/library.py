@@ -12,7 +12,8 @@ from typing import Any
 from shapewright import runtime
 from shapewright.callers import callers, pool
 from shapewright.extras import MissingExtra
-from shapewright.operands import Operands, as_array, dtype_name, is_numpy, shape_text
+from shapewright.gpu import GpuOperands, check_gpu, check_host
+from shapewright.operands import Operands, dtype_name, is_numpy, shape_text
 from shapewright.packed import PackedWeight, packed_sizes
 from tuner.errors import InvalidInput, ShapewrightError
 from tuner.library import package as files_of
@@ -37,6 +38,9 @@ class Library:
     Call it with the inputs in the order in which the program first names them, packed constants in their places, then
     the outputs: ``library(x, library.pack(w), out)``. Operands have the workload's dtypes, are row-major without gaps,
     at any alignment, of anything that speaks DLPack; no output may overlap an input.
+
+    Those of a library for a GPU are on one GPU, at multiples of 16 bytes. Its calls are put on the stream that is
+    current there for the framework that tensors are of, and do not wait for their end.
     """
 
     def __init__(
@@ -49,7 +53,10 @@ class Library:
         self.digest: str = manifest["digest"]
         self.workload: Workload = dispatcher.task.workload
         self._layouts = files_of.packed_layouts(manifest, self.workload)
-        self._operands = Operands(self.workload, frozenset(self.workload.constants))
+        self.is_for_gpu: bool = dispatcher.task.known_target.gpu is not None
+        """Whether operands are tensors on an NVIDIA GPU."""
+        checks = GpuOperands if self.is_for_gpu else Operands
+        self._operands = checks(self.workload, frozenset(self.workload.constants))
         self._constants = tuple(
             (position, tensor.name) for position, tensor in enumerate(self.workload.inputs) if tensor.constant
         )
@@ -111,13 +118,16 @@ class Library:
         if not isinstance(name, str) or name not in constants:
             known = ", ".join(constants) or "none: pass every operand as it is"
             raise InvalidInput("name", f"{name!r} is not a constant of {self.workload}", f"constants: {known}")
-        tensor, values = self.workload.tensors[name], as_array(array, name)
+        tensor, values = self.workload.tensors[name], self._operands.view(array, name)
         expected = f"{tensor.dtype} of shape {shape_text(tensor)}"
         dims = [dim.constant for dim in tensor.dims]
         pairs = zip(dims, values.shape, strict=False)
         fits = len(values.shape) == len(dims) and all(dim in (None, size) for dim, size in pairs)
         if not fits or dtype_name(values) != tensor.dtype:
             raise InvalidInput(name, f"{dtype_name(values)} of shape {tuple(values.shape)}", expected)
+        if self.is_for_gpu:
+            layout = self._layouts.get(name)
+            return PackedWeight(self.digest, name, tuple(values.shape), layout.pack(array) if layout else array)
         if not is_numpy(values):
             return PackedWeight(self.digest, name, tuple(values.shape), self._packed_view(values, name))
         from tuner.schedule.packing import aligned  # noqa: PLC0415 - NumPy, whose array this is
@@ -143,7 +153,8 @@ class Library:
         return constants[0]
 
     def __call__(self, *operands: Any) -> None:
-        """Compute; the outputs are written. Raises InvalidInput for operands that do not fit.
+        """Compute; the outputs are written. Raises InvalidInput for operands that do not fit, GpuFailed where a GPU
+        does not do what it should.
 
         A library tuned for several threads runs on TVM's pool, which a calling thread has for itself; its size is set
         at the thread's first call. Past a number of calling threads others call for them (``shapewright.callers``).
@@ -216,9 +227,13 @@ def library_in(directory: Path) -> Library:
 def library_of(files: Mapping[str, bytes], source: Path) -> Library:
     """The library of these files, loaded; ``source`` is where they were read. Raises ShapewrightError."""
     manifest = files_of.check_files(files, source)
-    check_cpu(manifest)
+    is_for_gpu = manifest["target"].get("kind") == "cuda"
+    check_host() if is_for_gpu else check_cpu(manifest)
     dispatcher = files_of.dispatcher_of(files, manifest, source)
-    return Library(source, manifest, dispatcher, *_load_module(files[files_of.LIBRARY], source / files_of.LIBRARY))
+    module, code = _load_module(files[files_of.LIBRARY], source / files_of.LIBRARY)
+    if is_for_gpu:
+        check_gpu(module)
+    return Library(source, manifest, dispatcher, module, code)
 
 
 def check_cpu(manifest: JsonObject) -> None:

@@ -38,7 +38,7 @@ class Operands:
     def _checked(self, tensor: Tensor, value: Any) -> Any:
         if tensor.name in self.packed:
             return value
-        array = as_array(value, tensor.name)
+        array = self.view(value, tensor.name)
         if dtype_name(array) != tensor.dtype or (is_numpy(array) and not array.dtype.isnative):
             raise InvalidInput(tensor.name, f"dtype {dtype_name(array)}", tensor.dtype)
         shape = tuple(array.shape)
@@ -47,9 +47,17 @@ class Operands:
         )
         if not fits:
             raise InvalidInput(tensor.name, f"shape {shape}", f"shape {shape_text(tensor)}")
-        return self._laid_out(tensor, value, array) if is_numpy(array) else value
+        return self.laid_out(tensor, value, array)
 
-    def _laid_out(self, tensor: Tensor, value: Any, array: Array) -> Any:
+    def view(self, value: Any, name: str) -> Any:
+        """What has the dtype and the shape of an operand or a constant. Raises InvalidInput."""
+        return as_array(value, name)
+
+    def laid_out(self, tensor: Tensor, value: Any, array: Any) -> Any:
+        """What a kernel takes for ``value``, of which ``array`` is the view. Raises InvalidInput."""
+        return self._row_major(tensor, value, array) if is_numpy(array) else value
+
+    def _row_major(self, tensor: Tensor, value: Any, array: Array) -> Any:
         """The tensor's elements, row-major and writeable, unless that would need a copy of the user's own array."""
         from tuner.schedule.packing import row_major  # noqa: PLC0415 - NumPy, whose array this is
 
@@ -68,7 +76,7 @@ class Operands:
         sizes: list[tuple[str, DimExpr, int]] = []
         for tensor, operand in zip(self.workload.operands, operands, strict=True):
             if tensor.name not in self.packed:
-                shape = as_array(operand, tensor.name).shape
+                shape = self.view(operand, tensor.name).shape
                 names = (f"{tensor.name}.shape[{position}]" for position in range(len(shape)))
                 sizes += [(name, dim, int(size)) for name, dim, size in zip(names, tensor.dims, shape, strict=True)]
         first: dict[str, tuple[str, int]] = {}

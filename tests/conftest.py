@@ -7,6 +7,7 @@ import os
 import shutil
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ import pytest
 from hypothesis import settings
 
 from tests.databases import Databases, alone, server_of_the_run
+from tests.gpus import compile_driver, process_with_gpus
 from tuner.storage.sql import Storage, open_storage, upgrade
 
 if TYPE_CHECKING:
@@ -65,6 +67,21 @@ def once(run_folder: Path) -> MakeOnce:
         return run_folder / name
 
     return folder
+
+
+@pytest.fixture(scope="session")
+def fake_cuda(once: MakeOnce) -> Path:
+    """A folder with a stand-in for NVIDIA's driver."""
+    return once("fake-cuda", compile_driver)
+
+
+@pytest.fixture(scope="module")
+def gpu(fake_cuda: Path) -> Iterator[ProcessPoolExecutor]:
+    """A process whose GPUs are the stand-in's."""
+    from tests.tuner.library.gpu.driven import start  # noqa: PLC0415 - TVM
+
+    with process_with_gpus(fake_cuda, start) as pool:
+        yield pool
 
 
 @pytest.fixture(scope="session")

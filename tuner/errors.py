@@ -55,6 +55,10 @@ class MachineFailed(ShapewrightError):
     """This machine could not do it: it lacks a linker, or room on a disk. Whatever it was done for is not to blame."""
 
 
+class GpuFailed(ShapewrightError):
+    """There is no GPU that a library runs on, or its driver did not do what was asked of it."""
+
+
 def shown(value: object) -> str:
     """A wrong value as a message repeats it, however long or deep it is."""
     text = _repr.repr(value)

@@ -53,6 +53,10 @@ def _is_digests(value: object) -> bool:
     return isinstance(value, dict) and all(map(_is_like(NAME), value)) and _maps_to(_is_like(DIGEST))(value)
 
 
+def _is_names(value: object) -> bool:
+    return isinstance(value, list) and all(map(_is_like(NAME), value))
+
+
 def _or_null(is_right: Callable[[Any], bool]) -> Callable[[Any], bool]:
     return lambda value: value is None or is_right(value)
 
@@ -67,6 +71,8 @@ def _is_target(value: object) -> bool:
     """Whether it has the form of a target. Features are any text: a later release may know more than this one."""
     if not isinstance(value, dict) or not isinstance(hardware := value.get("hardware"), dict):
         return False
+    if value.get("kind") == "cuda":
+        return _is_like(NAME)(value.get("arch"))
     features = hardware.get("features")
     has_features = isinstance(features, list) and all(map(_is_like(NAME), features))
     return has_features and _is_like(NAME)(value.get("mcpu")) and is_count(hardware.get("cores"), MAX_CORES)
@@ -94,7 +100,7 @@ FIELDS: Mapping[str, Field] = {
     "files": Field("the SHA-256 of each file", _is_digests),
     "workload": Field("a workload", lambda value: isinstance(value, dict)),
     "workload_key": Field("a workload's key", _is_like(NAME)),
-    "target": Field("a target with its hardware's features and cores", _is_target),
+    "target": Field("a target with its hardware's features and cores, or a GPU's", _is_target),
     "target_fingerprint": Field("a target's fingerprint", _is_like(NAME)),
     "threads": Field(f"an integer from 1 to {MAX_THREADS}", lambda value: is_count(value, MAX_THREADS)),
     "kernels": Field("a list of kernels", lambda value: isinstance(value, list) and all(map(is_kernel, value))),
@@ -105,6 +111,7 @@ FIELDS: Mapping[str, Field] = {
     "toolchain": Field("versions by name", _or_null(_maps_to(_is_text)), False),
     "shapewright": Field("the version of what packaged it", _is_text, False),
     "job_id": Field("a job's id, or null", _or_null(_is_text), False),
+    "code_for": Field("a list of instruction sets of a GPU", _is_names, False),
     "packed_layouts": Field("the layout of each packed constant", _maps_to(_is_layout), False),
     "packed_layout": Field("a layout, or null", _or_null(_is_layout), False),
 }

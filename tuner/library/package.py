@@ -247,7 +247,12 @@ def _check_agreement(manifest: JsonObject, task: SearchTask, name: str) -> None:
         raise InvalidInput(f"{name}: cache", problem, AGAIN)
     if workload_of(manifest).key != task.workload.key:
         raise InvalidInput(f"{name}: workload", f"is not that of the library, {task.workload}", AGAIN)
-    hidden = sorted(set(task.known_target.hardware.features) - set(manifest["target"]["hardware"]["features"]))
+    told, target = manifest["target"], task.known_target
+    if (target.gpu is not None) is not (told.get("kind") == "cuda"):
+        raise InvalidInput(f"{name}: target", f"is not that of the library, {target.kind}", AGAIN)
+    if target.gpu is not None and told["arch"] != target.mcpu:
+        raise InvalidInput(f"{name}: target", f"is {told['arch']}, the library is for {target.mcpu}", AGAIN)
+    hidden = sorted(set(target.hardware.features) - set(told["hardware"].get("features", target.hardware.features)))
     if hidden:
         raise InvalidInput(f"{name}: target", f"leaves out {', '.join(hidden)}, which the library uses", AGAIN)
 

@@ -37,11 +37,10 @@ def _permuted(library: Any, array: Any, order: tuple[int, ...]) -> Any:
 
 
 def _contiguous(library: Any, matrix: Any) -> Any:
-    """A copy where it has gaps, or where it is the caller's own memory."""
-    clone = getattr(matrix, "clone", None)
-    if clone is not None:
-        return clone(memory_format=library.contiguous_format)
-    return library.asarray(matrix, copy=True)
+    """A copy in memory of its own, row after row."""
+    result = library.empty(tuple(matrix.shape), dtype=matrix.dtype, device=matrix.device)
+    result[...] = matrix
+    return result
 
 
 def _rounded(library: Any, matrix: Any) -> Any:

@@ -1,7 +1,7 @@
 """What a module has the host compute, as C: Python's arithmetic on integers, exact up to the ends of int64.
 
-Beyond these a sum or a product stays at the end (``sw_add``, ``sw_multiply`` of runtime.c): no grid and no memory is as
-large, so such a call is refused.
+Beyond these a sum or a product stays at the end (``sw_add``, ``sw_multiply`` of integers.c): no grid and no memory is
+as large, so such a call is refused.
 """
 
 from __future__ import annotations

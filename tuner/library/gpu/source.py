@@ -28,6 +28,7 @@ MAX_BYTES = 1 << 48
 MAX_NARROW = 2**31 - 1
 """Elements up to which offsets of 32 bits reach."""
 AXES = 3
+RUNTIME = ("integers.c", "devices.c", "calls.c")
 WARP = 32
 TARGET = re.compile(r"sm_(\d+)(\d)([a-z]?)")
 
@@ -111,7 +112,7 @@ class GpuSource:
             "#define _GNU_SOURCE",
             *(f"#include <{header}.h>" for header in INCLUDES),
             *(f"#define {key} {value}" for key, value in defines.items()),
-            files(__package__).joinpath("runtime.c").read_text(),
+            *(files(__package__).joinpath(name).read_text() for name in RUNTIME),
             *self._tables(),
             *(_Function(kernel, self._numbers(kernel), f"{name}_{at}").text for at, kernel in enumerate(self.kernels)),
         ])  # fmt: skip
@@ -198,7 +199,7 @@ class _Function:
         total = "INT64_C(0)"
         for each in self.module.scratch:
             yield f"  const int64_t o_{each.name} = {total};"
-            yield f"  const int64_t n_{each.name} = {c_expression(each.size)};"
+            yield f"  const int64_t n_{each.name} = sw_max({c_expression(each.size)}, 1);"
             total = f"sw_add(o_{each.name}, {self._bytes(each)})"
         checks = [f'sw_check_operand("{each.name}", 0, n_{each.name}, {self._most})' for each in self.module.scratch]
         yield f"  int failed = {' || '.join([*checks, f'sw_allocate(&call, {total})'])};"

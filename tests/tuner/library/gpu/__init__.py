@@ -1,0 +1,1 @@
+"""Libraries for GPUs on a driver that only writes down what it is asked for."""
