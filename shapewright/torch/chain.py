@@ -11,21 +11,22 @@ piece of memory, by how long they are needed. Where no machine code is at hand t
 from __future__ import annotations
 
 import ctypes
-import json
 import logging
 import math
 from array import array
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 
+from shapewright.models.lifted import View
 from shapewright.torch.arguments import Bound, planned
 from shapewright.torch.native import address_of, native
 from shapewright.torch.op import NAMESPACE, prepared
-from shapewright.torch.plan import DTYPES, Call, Get, Plan, plan_of
-from tuner.errors import InvalidInput
+from shapewright.torch.plan import DTYPES, Call, Get, Plan, Taken, plan_of
+from shapewright.torch.steps import ChainPlan, Made, Step, sizes_of
+from shapewright.torch.weights import Found, Operand, Weights
 
 log = logging.getLogger(__name__)
 
@@ -34,60 +35,9 @@ MOST_BOUND = 256
 MOST_OPERANDS = 64
 """Of a call, as native.c has room for."""
 
-Sizes = tuple[int | None, ...]
-"""A size each: itself, or from -1 downwards which of the chain's ``sizes`` it is. None: what the elements make up."""
-
-
-@dataclass(frozen=True, slots=True)
-class Made:
-    """What a call before made, seen with ``sizes``."""
-
-    step: int
-    sizes: Sizes
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """A call: its plan, where each of its tensors comes from (a number: of the chain's own), its output's sizes."""
-
-    plan: str
-    inputs: tuple[int | Made, ...]
-    sizes: Sizes
-
-
-@dataclass(frozen=True, slots=True)
-class ChainPlan:
-    steps: tuple[Step, ...]
-    outputs: tuple[int, ...]
-    """The steps whose values are the chain's."""
-
-    def text(self) -> str:
-        steps = [
-            [
-                step.plan,
-                [each if isinstance(each, int) else [each.step, each.sizes] for each in step.inputs],
-                step.sizes,
-            ]
-            for step in self.steps
-        ]
-        return json.dumps({"steps": steps, "outputs": self.outputs}, separators=(",", ":"))
-
-    @staticmethod
-    def read(text: str) -> ChainPlan:
-        """Raises InvalidInput for what is no plan."""
-        try:
-            data = json.loads(text)
-            steps = tuple(
-                Step(
-                    plan,
-                    tuple(each if isinstance(each, int) else Made(each[0], tuple(each[1])) for each in inputs),
-                    tuple(sizes),
-                )
-                for plan, inputs, sizes in data["steps"]
-            )
-            return ChainPlan(steps, tuple(data["outputs"]))
-        except (ValueError, KeyError, TypeError, IndexError) as error:
-            raise InvalidInput("plan", f"is not one of this version ({error})", "compile the model again") from None
+_Read = int | tuple[Made, View]
+"""An operand: which constant of the chain's, from -1 downwards which of what varies, or what a call made and how it
+is joined."""
 
 
 def may_be_chained(call: Call) -> bool:
@@ -105,10 +55,10 @@ class Chain:
         self.calls = [prepared(step.plan) for step in plan.steps]
         self.inputs = 1 + max(each for step in plan.steps for each in step.inputs if isinstance(each, int))
         self.watch: Callable[[int, float], None] | None = None
-        self._gets: list[Get] = []
-        self._varying: list[int] = []
-        """Of what is got, that whose shape depends on the call."""
-        self._read = [self._operands(step, call) for step, call in zip(plan.steps, self.calls, strict=True)]
+        self._weights: Weights
+        self._varying: list[Get] = []
+        """What is got at each call: its shape depends on it."""
+        self._read = self._operands()
         self._bound: dict[tuple[Any, ...], Bound] = {}
         code = native()
         self._run: Any = None
@@ -118,19 +68,30 @@ class Chain:
         self._threads = max(call.threads for call in self.calls)
         self._is_refused = False
 
-    def _operands(self, step: Step, call: Call) -> list[int | tuple[int, Sizes, Any]]:
-        """Each operand of a call but the output: which of what is got, or the step that made it, and how it is seen."""
-        found: list[int | tuple[int, Sizes, Any]] = []
-        for name, taken in call.taken:
+    def _operands(self) -> list[list[_Read]]:
+        """Of each call where its operands come from, but for the output."""
+        constants, kept = set(self.plan.constants), list[Operand]()
+
+        def read(step: Step, call: Call, name: str, taken: Taken) -> _Read:
             sources = [None if each is None else step.inputs[each] for each in taken.inputs]
             if (made := next((each for each in sources if isinstance(each, Made)), None)) is not None:
-                found.append((made.step, made.sizes, taken.view))
-                continue
+                return made, taken.view
             given = tuple(each if isinstance(each, int) else None for each in sources)
-            if not taken.is_kept:
-                self._varying.append(len(self._gets))
-            found.append(len(self._gets))
-            self._gets.append(call.getter(name, replace(taken, inputs=given)))
+            positions, get = (
+                [each for each in given if each is not None],
+                call.getter(name, replace(taken, inputs=given)),
+            )
+            if taken.is_kept or constants.issuperset(positions):
+                kept.append(Operand(get, tuple(positions), taken.is_kept))
+                return len(kept) - 1
+            self._varying.append(get)
+            return -len(self._varying)
+
+        found = [
+            [read(step, call, name, taken) for name, taken in call.taken]
+            for step, call in zip(self.plan.steps, self.calls, strict=True)
+        ]
+        self._weights = Weights(kept)
         return found
 
     def __call__(self, tensors: Sequence[torch.Tensor], sizes: Sequence[int]) -> list[torch.Tensor]:
@@ -151,11 +112,12 @@ class Chain:
         """Compute with the outputs written to ``outs``."""
         if self._run is None:
             return self._singly(tensors, sizes, outs)
-        values = [get(tensors) for get in self._gets]
-        key = (*sizes, *[(values[at].shape, values[at].dtype) for at in self._varying])
-        bound = self._bound.get(key) or self._bind(key, values, sizes)
+        weights = self._weights.of(tensors)
+        varying = [get(tensors) for get in self._varying]
+        key = (*sizes, weights.number, *[(value.shape, value.dtype) for value in varying])
+        bound = self._bound.get(key) or self._bind(key, weights, varying, sizes)
         memory = torch.empty(bound.bytes, dtype=torch.uint8, device="cpu")
-        bases = array("Q", [each.data_ptr() for each in (*values, memory, *outs)])
+        bases = weights.pointers + array("Q", [each.data_ptr() for each in (*varying, memory, *outs)])
         count, watch = len(bound.steps), self.watch
         seconds = (ctypes.c_double * count)() if watch else None
         if self._run(ctypes.addressof(bound.calls), count, self._threads, bases.buffer_info()[0], seconds):
@@ -173,42 +135,46 @@ class Chain:
         made: list[torch.Tensor] = []
         for step, call in zip(self.plan.steps, self.calls, strict=True):
             operands = [
-                tensors[each] if isinstance(each, int) else _seen(made[each.step], each.sizes, sizes)
-                for each in step.inputs
+                tensors[each] if isinstance(each, int) else _seen(made[each.step], each, sizes) for each in step.inputs
             ]
             made.append(call(operands, sizes_of(step.sizes, sizes)))
         for at, out in zip(self.plan.outputs, outs, strict=True):
             out.copy_(made[at])
 
     # -- arguments ----------------------------------------------------------------------------------------------------
-    def _bind(self, key: tuple[Any, ...], values: Sequence[Any], sizes: Sequence[int]) -> Bound:
+    def _bind(
+        self, key: tuple[Any, ...], weights: Found, varying: Sequence[torch.Tensor], sizes: Sequence[int]
+    ) -> Bound:
         bound, shapes = Bound(), [sizes_of(step.sizes, sizes) for step in self.plan.steps]
-        memory = len(values)
+        constants = len(self._weights)
+        memory = constants + len(varying)
         base = {step: memory + 1 + number for number, step in enumerate(self.plan.outputs)}
         offsets, bound.bytes = self._placed(shapes, base)
+
+        def read(each: _Read) -> tuple[Sequence[int], str, int, int]:
+            """Shape, dtype, base and offset."""
+            if not isinstance(each, int):
+                made, view = each
+                seen, first = made.placed(math.prod(shapes[made.step]), sizes)
+                dtype = self._dtype(made.step)
+                offset = offsets.get(made.step, 0) + first * dtype.itemsize
+                return _joined(view, seen), _name(dtype), base.get(made.step, memory), offset
+            if each >= 0:
+                return *weights.described[each], each, 0
+            value = varying[-1 - each]
+            return tuple(value.shape), _name(value.dtype), constants - 1 - each, 0
+
         for step, (call, operands) in enumerate(zip(self.calls, self._read, strict=True)):
             if 0 in shapes[step]:
                 continue
-            described: list[tuple[Sequence[int], str, int, int]] = []
-            for each in operands:
-                if isinstance(each, int):
-                    value = values[each]
-                    described.append((tuple(value.shape), str(value.dtype).removeprefix("torch."), each, 0))
-                else:
-                    made, seen, view = each
-                    shape = _joined(view, sizes_of(seen, sizes, math.prod(shapes[made])))
-                    described.append((shape, self._name(made), base.get(made, memory), offsets.get(made, 0)))
             shape = _joined(call.view, shapes[step])
-            described.append((shape, self._name(step), base.get(step, memory), offsets.get(step, 0)))
-            bound.add(step, call.entry, described)
+            result = shape, _name(self._dtype(step)), base.get(step, memory), offsets.get(step, 0)
+            bound.add(step, call.entry, [*map(read, operands), result])
         bound.close()
         # Of two threads that come here at once one is forgotten; either serves.
         kept = list(self._bound.items())[-MOST_BOUND + 1 :]
         self._bound = {**dict(kept), key: bound}
         return bound
-
-    def _name(self, step: int) -> str:
-        return plan_of(self.plan.steps[step].plan).dtype
 
     def _placed(self, shapes: Sequence[list[int]], outputs: Iterable[int]) -> tuple[dict[int, int], int]:
         """Where the values that are no outputs lie in the memory of a call, and how much that is."""
@@ -221,15 +187,13 @@ class Chain:
         return dict(zip(inner, places, strict=True)), total
 
 
-def sizes_of(sizes: Sizes, given: Sequence[Any], elements: Any = 0) -> list[Any]:
-    """The sizes of a tensor of so many elements, of the chain's."""
-    known = [None if size is None else size if size >= 0 else given[-1 - size] for size in sizes]
-    others = math.prod(size for size in known if size is not None)
-    return [(elements // others if others else 0) if size is None else size for size in known]
+def _seen(value: torch.Tensor, made: Made, given: Sequence[int]) -> torch.Tensor:
+    sizes, first = made.placed(value.numel(), given)
+    return value.flatten()[first : first + math.prod(sizes)].view(sizes)
 
 
-def _seen(value: torch.Tensor, sizes: Sizes, given: Sequence[int]) -> torch.Tensor:
-    return value.reshape(sizes_of(sizes, given, value.numel()))
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _joined(view: Sequence[Sequence[int]], sizes: Sequence[int]) -> list[int]:
@@ -254,6 +218,7 @@ def chains_so_far() -> list[Chain]:
 
 
 def run(tensors: Sequence[torch.Tensor], sizes: Sequence[int], plan: str) -> list[torch.Tensor]:
+    """What the operator does on the CPU. Inductor's code calls it past the dispatcher."""
     return chain_of(plan)(tensors, sizes)
 
 
@@ -276,6 +241,7 @@ torch.library.register_fake(f"{NAMESPACE}::chain", _fake, lib=library)
 chain = torch.ops.shapewright.chain.default
 # By a name that compiled code which was kept on disk finds again.
 torch.ops.shapewright.direct_chain = direct
+torch.ops.shapewright.direct_chains = run
 
 
 def is_made_in_order(plan: Plan) -> bool:

@@ -1,22 +1,24 @@
 """Calls of libraries that follow one another in a graph become chains (``shapewright.torch.chain``).
 
-Between two calls of a chain there are only views. What stands between them otherwise goes before the chain, if it reads
-nothing of it, or behind. A call that reads what stands behind begins a new chain.
+Between two calls of a chain there are only views, of whole values or of pieces that lie in a row, such as the last row.
+What stands between them otherwise goes before the chain, if it reads nothing of it, or behind. A call that reads what
+stands behind begins a new chain.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import fx
 
-from shapewright.torch.chain import ChainPlan, Made, Sizes, Step, chain, is_made_in_order, may_be_chained
+from shapewright.torch.chain import chain, is_made_in_order, may_be_chained
 from shapewright.torch.op import call, prepared
 from shapewright.torch.plan import Plan, plan_of
+from shapewright.torch.steps import ChainPlan, Made, Sizes, Step
 
 aten = torch.ops.aten
 VIEWS = frozenset({aten.view.default, aten._unsafe_view.default, aten.reshape.default})
@@ -25,13 +27,21 @@ REST = -1
 SHORTEST = 2
 
 
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A call, or a view of its value: the call, the sizes by which it is seen, and which piece of it is."""
+
+    call: fx.Node
+    sizes: Sequence[Any]
+    piece: int | None = None
+
+
 @dataclass
 class _Found:
     """Calls in order, and what depends on them."""
 
     calls: list[fx.Node] = field(default_factory=list)
-    inside: dict[fx.Node, tuple[fx.Node, Sequence[Any]]] = field(default_factory=dict)
-    """Calls and views of their values: the call, and the sizes by which it is seen."""
+    inside: dict[fx.Node, _Seen] = field(default_factory=dict)
     behind: set[fx.Node] = field(default_factory=set)
 
     def takes(self, node: fx.Node) -> bool:
@@ -44,17 +54,22 @@ class _Found:
             axes = [axis for group in taken.view for axis in group]
             in_order = axes == list(range(len(axes))) and not taken.is_kept
             for each in read:
-                if each in self.inside and not (in_order and len(axes) == len(self.inside[each][1])):
+                if each in self.inside and not (in_order and len(axes) == len(self.inside[each].sizes)):
                     return False
         return True
 
 
-def make_chains(module: fx.GraphModule) -> int:
-    """Put chains in the place of calls; how many. The graph is one that is traced again, whose views have sizes."""
+def make_chains(module: fx.GraphModule, constants: Collection[str]) -> int:
+    """Put chains in the place of calls; how many. The graph is one that is traced again, whose views have sizes.
+
+    ``constants``: the placeholders that stay from call to call.
+    """
+    # A view that nobody reads would make its value one of the chain's.
+    module.graph.eliminate_dead_code()
     made = 0
     for found in _found(module.graph):
         if len(found.calls) >= SHORTEST:
-            _replace(module.graph, found)
+            _replace(module.graph, found, constants)
             made += 1
     if made:
         module.graph.lint()
@@ -70,14 +85,15 @@ def _found(graph: fx.Graph) -> list[_Found]:
             if not now.takes(node):
                 all_found.append(now := _Found())
             now.calls.append(node)
-            now.inside[node] = (node, node.args[1])
+            now.inside[node] = _Seen(node, node.args[1])
         elif any(each in now.behind for each in node.all_input_nodes):
             now.behind.add(node)
         elif any(each in now.inside for each in node.all_input_nodes):
-            if _is_view(node) and node.args[0] in now.inside:
-                now.inside[node] = (now.inside[node.args[0]][0], node.args[1])
-            else:
+            seen = _viewed(node, now.inside.get(node.args[0]))
+            if seen is None:
                 now.behind.add(node)
+            else:
+                now.inside[node] = seen
     return all_found
 
 
@@ -88,16 +104,35 @@ def _can_be_called(node: fx.Node) -> bool:
     return is_made_in_order(plan) and bool(node.args[1]) and may_be_chained(prepared(node.args[2]))
 
 
-def _is_view(node: fx.Node) -> bool:
-    if node.target not in VIEWS:
-        return False
-    return all(isinstance(size, fx.Node) or (isinstance(size, int) and size >= REST) for size in node.args[1])
+def _viewed(node: fx.Node, of: _Seen | None) -> _Seen | None:
+    """What a node sees of a call's value; None where that is not in a row, or is no view at all."""
+    if of is None:
+        return None
+    if node.target in VIEWS:
+        sizes = node.args[1]
+        known = all(isinstance(size, fx.Node) or (isinstance(size, int) and size >= REST) for size in sizes)
+        # What the elements make up is known of whole values alone.
+        return _Seen(of.call, sizes, of.piece) if known and (of.piece is None or REST not in sizes) else None
+    if REST in of.sizes or len(node.args) < 2 or not isinstance(node.args[1], int):
+        return None
+    axis = node.args[1]
+    if node.target is aten.unsqueeze.default:
+        axis %= len(of.sizes) + 1
+        return _Seen(of.call, [*of.sizes[:axis], 1, *of.sizes[axis:]], of.piece)
+    axis %= max(1, len(of.sizes))
+    before, behind = of.sizes[:axis], of.sizes[axis + 1 :]
+    if node.target is aten.squeeze.dim and of.sizes[axis] == 1:
+        return _Seen(of.call, [*before, *behind], of.piece)
+    if node.target is aten.select.int and of.piece is None and all(size == 1 for size in before):
+        piece = node.args[2]
+        return _Seen(of.call, [*before, *behind], piece) if isinstance(piece, int) else None
+    return None
 
 
-def _replace(graph: fx.Graph, found: _Found) -> None:
+def _replace(graph: fx.Graph, found: _Found, constants: Collection[str]) -> None:
     calls = set(found.calls)
     outside = {
-        root for node, (root, _) in found.inside.items() for user in node.users
+        seen.call for node, seen in found.inside.items() for user in node.users
         if user not in calls and user not in found.inside
     }  # fmt: skip
     outputs = [node for node in found.calls if node in outside]
@@ -118,12 +153,13 @@ def _replace(graph: fx.Graph, found: _Found) -> None:
         inputs: list[int | Made] = []
         for each in node.args[0]:
             if each in found.inside:
-                root, seen = found.inside[each]
-                inputs.append(Made(numbers[root], sized(seen)))
+                seen = found.inside[each]
+                inputs.append(Made(numbers[seen.call], sized(seen.sizes), seen.piece))
             else:
                 inputs.append(tensors.setdefault(each, len(tensors)))
         steps.append(Step(node.args[2], tuple(inputs), sized(node.args[1])))
-    plan = ChainPlan(tuple(steps), tuple(numbers[node] for node in outputs))
+    kept = tuple(number for node, number in tensors.items() if node.name in constants)
+    plan = ChainPlan(tuple(steps), tuple(numbers[node] for node in outputs), kept)
     last = found.calls[-1]
     with graph.inserting_before(last):
         new = graph.call_function(chain, (list(tensors), list(sizes), plan.text()))

@@ -16,14 +16,17 @@ from typing import Any
 import torch
 
 from shapewright.models.lifted import View
-from shapewright.torch.chain import ChainPlan, chain, sizes_of
+from shapewright.torch.chain import chain
 from shapewright.torch.op import call
 from shapewright.torch.plan import DTYPES, plan_of
+from shapewright.torch.steps import ChainPlan, sizes_of
 
 logger = logging.getLogger(__name__)
 
 DIRECT, DIRECT_CHAIN = "torch.ops.shapewright.direct", "torch.ops.shapewright.direct_chain"
-"""What Inductor's code calls: ``shapewright.torch.op.direct`` and ``shapewright.torch.chain.direct``."""
+DIRECT_CHAINS = "torch.ops.shapewright.direct_chains"
+"""What Inductor's code calls: ``shapewright.torch.op.direct``, ``shapewright.torch.chain.direct`` and, for a chain of
+several outputs, ``shapewright.torch.chain.run``."""
 
 
 @cache
@@ -41,13 +44,19 @@ def register() -> bool:
             )
         )
         several = lowering.fallback_handler(chain, add_to_fallback_set=False)
-        lowering.register_lowering(chain, type_promotion_kind=None)(
-            lambda tensors, sizes, plan: (
-                several(tensors, sizes, plan)
-                if V.graph.cpp_wrapper or len(ChainPlan.read(plan).outputs) != 1
-                else [_lowered_chain(tensors, sizes, plan)]
-            )
-        )
+
+        class Several(ir.FallbackKernel):  # type: ignore[misc]
+            def get_kernel_name(self) -> str:
+                return DIRECT_CHAINS
+
+        def lowered(tensors: Sequence[Any], sizes: Sequence[Any], plan: str) -> list[Any]:
+            if V.graph.cpp_wrapper:
+                return several(tensors, sizes, plan)  # type: ignore[no-any-return]
+            if len(ChainPlan.read(plan).outputs) == 1:
+                return [_lowered_chain(tensors, sizes, plan)]
+            return [ir.TensorBox.create(each) for each in Several.create(chain, tensors, sizes, plan)]
+
+        lowering.register_lowering(chain, type_promotion_kind=None)(lowered)
         return bool(needed)
     except (ImportError, AttributeError, TypeError) as error:
         logger.warning("this version of PyTorch's Inductor is not known (%s): calls go through the operator", error)

@@ -21,6 +21,7 @@ from shapewright.models.fast_paths import spelled_out
 from shapewright.models.graph import CannotLift
 from shapewright.torch.chains import make_chains
 from shapewright.torch.changing import changing_numbers
+from shapewright.torch.rest import is_little
 
 aten = torch.ops.aten
 VIEWS = frozenset({aten.view.default, aten._unsafe_view.default})
@@ -47,13 +48,17 @@ class Rewritten:
         self, rewrite: Callable[[fx.GraphModule, frozenset[str]], bool], table: Mapping[Any, Callable[..., Any]]
     ) -> None:
         self._rewrite, self._table = rewrite, table
+        self.leaves_little = False
+        """Whether little was left of the last one."""
 
     def __call__(self, graph: fx.Graph) -> None:
-        module = graph.owning_module
-        if not self._rewrite(module, _constants(graph)):
+        module, constants = graph.owning_module, _constants(graph)
+        if not self._rewrite(module, constants):
             raise NothingReplaced
         traced = _traced(module, self._table)
-        make_chains(traced)
+        pairs = zip(_inputs(graph), _inputs(traced.graph), strict=True)
+        make_chains(traced, {again.name for node, again in pairs if node.name in constants})
+        self.leaves_little = is_little(traced.graph)
         _replace_by(module, traced)
 
 
@@ -64,7 +69,7 @@ def by_inductor(
     from torch._functorch import config as functorch_config  # noqa: PLC0415 - seconds, for those who compile
     from torch._inductor import config as inductor_config  # noqa: PLC0415
     from torch._inductor import list_mode_options  # noqa: PLC0415
-    from torch._inductor.compile_fx import compile_fx  # noqa: PLC0415
+    from torch._inductor.compile_fx import compile_fx, compile_fx_inner  # noqa: PLC0415
     from torch._inductor.custom_graph_pass import get_custom_graph_passes  # noqa: PLC0415
     from torch._inductor.decomposition import select_decomp_table  # noqa: PLC0415
 
@@ -73,10 +78,22 @@ def by_inductor(
         return compile_fx(graph, list(inputs), config_patches=patches)  # type: ignore[no-any-return]
     # Passes of the user's own go first: they see the graph that they would see without this one.
     own = patches.get("joint_custom_pre_pass", inductor_config.joint_custom_pre_pass)
-    patches["joint_custom_pre_pass"] = [*get_custom_graph_passes(own), _pass(Rewritten(rewrite, select_decomp_table()))]
+    rewritten = Rewritten(rewrite, select_decomp_table())
+    patches["joint_custom_pre_pass"] = [*get_custom_graph_passes(own), _pass(rewritten)]
+    # TorchDynamo's guards have looked at every input before.
+    patches.setdefault("size_asserts", False)
+
+    def inner(*args: Any, **kwargs: Any) -> Any:
+        # Whoever has said how many threads there are is to have them.
+        is_free = rewritten.leaves_little and inductor_config.cpp.threads < 1
+        with inductor_config.patch({"cpp.threads": 1} if is_free else {}):
+            return compile_fx_inner(*args, **kwargs)
+
     # Its cache knows the graph before the pass, and not which libraries there are.
     with spelled_out(graph), functorch_config.patch(enable_autograd_cache=False):
-        return compile_fx(graph, list(inputs), config_patches=patches, decompositions=_normal_form())  # type: ignore[no-any-return]
+        return compile_fx(  # type: ignore[no-any-return]
+            graph, list(inputs), inner, config_patches=patches, decompositions=_normal_form()
+        )
 
 
 def _pass(rewritten: Rewritten) -> Any:
@@ -120,9 +137,13 @@ def _constants(graph: fx.Graph) -> frozenset[str]:
     context = TracingContext.try_get()
     metadata = context.fw_metadata if context is not None else None
     kept = set(metadata.static_input_indices or ()) if metadata is not None else set()
-    inputs = [node for node in graph.nodes if node.op == "placeholder"]
+    inputs = _inputs(graph)
     written = {each for node in graph.nodes if _is_mutable(node) for each in node.all_input_nodes}
     return frozenset(node.name for place, node in enumerate(inputs) if place in kept and node not in written)
+
+
+def _inputs(graph: fx.Graph) -> list[fx.Node]:
+    return [node for node in graph.nodes if node.op == "placeholder"]
 
 
 def _is_mutable(node: fx.Node) -> bool:
@@ -133,7 +154,7 @@ def _is_mutable(node: fx.Node) -> bool:
 # -- traced again ---------------------------------------------------------------------------------------------------
 def _traced(module: fx.GraphModule, table: Mapping[Any, Callable[..., Any]]) -> fx.GraphModule:
     """The graph with the decompositions of ``table``, and shapes and strides as they are now."""
-    inputs = [node.meta["val"] for node in module.graph.nodes if node.op == "placeholder"]
+    inputs = [node.meta["val"] for node in _inputs(module.graph)]
     mode = detect_fake_mode(inputs)
 
     def run(*given: Any) -> Any:
@@ -201,7 +222,7 @@ def _is_same(tensor: torch.Tensor, strides: Sequence[Any]) -> bool:
 def _replace_by(module: fx.GraphModule, traced: fx.GraphModule) -> None:
     """The nodes of ``traced`` in the place of the module's own, whose inputs and output stay."""
     graph = module.graph
-    inputs = [node for node in graph.nodes if node.op == "placeholder"]
+    inputs = _inputs(graph)
     output = graph.output_node()
     output.args = ((),)
     for node in reversed(graph.nodes):
@@ -210,7 +231,7 @@ def _replace_by(module: fx.GraphModule, traced: fx.GraphModule) -> None:
     for node in traced.graph.nodes:
         if node.op == "get_attr":
             setattr(module, str(node.target), getattr(traced, str(node.target)))
-    known = dict(zip((node for node in traced.graph.nodes if node.op == "placeholder"), inputs, strict=True))
+    known = dict(zip(_inputs(traced.graph), inputs, strict=True))
     with graph.inserting_before(output):
         for node in traced.graph.nodes:
             if node.op == "output":

@@ -12,13 +12,14 @@ process. ``forget`` drops what was packed. With SHAPEWRIGHT_CHECK_WEIGHTS=1 ever
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 import warnings
 import weakref
 import zlib
 from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -31,6 +32,41 @@ UNSEEN = (
 )
 
 
+# -- who relies on what was made -------------------------------------------------------------------------------------
+class Told(Protocol):
+    """Relies on what ``Packs`` gave, as long as ``changes()`` is the same, and is told to let it go."""
+
+    def forget(self) -> None: ...
+
+
+def changes() -> int:
+    """Another number whenever something was made or dropped."""
+    return _now
+
+
+def tell_changes(told: Told) -> None:
+    _told.add(told)
+
+
+def checks_values() -> bool:
+    """Whether every call compares a checksum."""
+    return os.environ.get(CHECK, "") not in ("", "0")
+
+
+_numbers = itertools.count(1)
+_now = 0
+_told: weakref.WeakSet[Told] = weakref.WeakSet()
+
+
+def _changed() -> None:
+    global _now  # noqa: PLW0603 - one number for all
+    # Of two threads that come here at once either number is a new one.
+    _now = next(_numbers)
+    for each in list(_told):
+        each.forget()
+
+
+# -- constants --------------------------------------------------------------------------------------------------------
 class _Held:
     """A tensor as it was when something was made of it."""
 
@@ -88,7 +124,7 @@ class Packs:
         self._make = make
         self._entries: dict[int, _Entry] = {}
         self._lock = threading.Lock()
-        if os.environ.get(CHECK, "") not in ("", "0"):
+        if checks_values():
             self._check()
         _all.add(self)
 
@@ -132,6 +168,7 @@ class Packs:
                 entry = _Entry(tensors, self._make(*tensors))
                 alive = {pointer: other for pointer, other in self._entries.items() if not other.is_dead}
                 self._entries = {**alive, tensors[0].data_ptr(): entry}
+                _changed()
             return entry.made
 
     def _check(self) -> None:
@@ -155,6 +192,7 @@ class Packs:
         with self._lock:
             entries = self._entries if storages is not None else {}
             self._entries = {pointer: each for pointer, each in entries.items() if not each.is_of(storages or ())}
+        _changed()
 
     def __len__(self) -> int:
         return len(self._entries)

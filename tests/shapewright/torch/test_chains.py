@@ -16,7 +16,8 @@ import shapewright as sw
 from shapewright.torch import chain as chains
 from shapewright.torch.arguments import planned
 from shapewright.torch.backend import shapewright
-from shapewright.torch.chain import Chain, ChainPlan, Made, Step
+from shapewright.torch.chain import Chain
+from shapewright.torch.steps import ChainPlan, Made, Step
 from tests.shapewright.torch.models import Encoder, close, words
 from tests.shapewright.torch.replacing import Replacing
 from tuner.errors import InvalidInput, ShapewrightError
@@ -59,6 +60,11 @@ CASES: dict[str, tuple[Any, list[int]]] = {
     "one beside": (lambda x, y: y + torch.cumsum(x, 0)[:1], [5]),
     "turned": (lambda x, y: y.transpose(0, 1).reshape(-1, WIDTH), [2, 3]),
     "viewed": (lambda x, y: y.reshape(-1, 2, WIDTH // 2).reshape(-1, WIDTH), [5]),
+    # A piece in a row is a view as any other, one with gaps is not.
+    "the first row": (lambda x, y: y[0][None], [5]),
+    "the last row": (lambda x, y: y[None][:, -1], [5]),
+    "a column of rows": (lambda x, y: y.reshape(2, -1, WIDTH)[:, 0], [2, 3]),
+    "a row of a row": (lambda x, y: y[1].reshape(2, -1)[1].repeat(1, 2), [2, 3]),
 }
 
 
@@ -69,7 +75,7 @@ def test_what_is_in_a_row_is_one_call(case: str, rest: str, replacing: Replacing
     model = Rows(between).eval()
     with torch.no_grad():
         fast = replacing.compiled(model, rest=rest)
-        for rows in (6, 4, 9, 6):
+        for rows in (6, 4, 10, 6):
             x = torch.rand(rows, WIDTH)
             assert close(fast(x), model(x))
     # Where a size has led to another graph, that one has such chains, too.
@@ -88,6 +94,14 @@ def test_values_that_others_read_are_outputs(replacing: Replacing, made: dict[st
         replacing.check(function, torch.rand(6, WIDTH), rest=rest, replaced=3)
     assert lengths(made) == [3]
     assert [len(each.plan.outputs) for each in made.values()] == [3]
+
+
+def test_a_view_that_nobody_reads_is_no_output(replacing: Replacing, made: dict[str, Chain]) -> None:
+    model = Rows(lambda x, y: (y.transpose(0, 1), y)[1]).eval()
+    with torch.no_grad():
+        x = torch.rand(6, WIDTH)
+        assert close(replacing.compiled(model)(x), model(x))
+    assert [len(each.plan.outputs) for each in made.values()] == [1]
 
 
 def test_a_model_is_called_as_one_chain_at_every_size(encoder_libraries: Path, made: dict[str, Chain]) -> None:
@@ -214,7 +228,9 @@ def test_who_watches_hears_of_each_call(one: tuple[Rows, Chain]) -> None:
 
 
 def test_a_plan_is_read_as_it_was_written() -> None:
-    plan = ChainPlan((Step("a", (0, 1), (-1, 4)), Step("b", (Made(0, (2, None)), 2), (3,))), (1, 0))
+    plan = ChainPlan(
+        (Step("a", (0, 1), (-1, 4)), Step("b", (Made(0, (2, None)), 2, Made(0, (4,), -1)), (3,))), (1, 0), (1, 2)
+    )
     assert ChainPlan.read(plan.text()) == plan
     for text in ("", "[]", '{"steps": [1], "outputs": []}'):
         with pytest.raises(InvalidInput, match="plan"):
