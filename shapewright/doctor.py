@@ -26,6 +26,7 @@ from tuner.device_speed import SpeedState, assess
 from tuner.errors import ShapewrightError
 from tuner.measure.network.addresses import check_port
 from tuner.program.target import native
+from tuner.program.target.cpu import refused
 
 GIB = 1 << 30
 DISK_LEAST, DISK_TIGHT = 1 * GIB, 5 * GIB
@@ -128,6 +129,9 @@ def cpu() -> Finding:
         for name, size in (("L1d", hardware.l1d_bytes), ("L2", hardware.l2_bytes), ("L3", hardware.l3_bytes))
     )
     says = f"{target.fingerprint}: {hardware.cores} cores, {caches}; {', '.join(hardware.features) or 'no features'}"
+    if reason := refused():
+        problem, _, remedy = reason.partition(": ")
+        return Finding("cpu", State.WARNING, f"{says}; {problem}, so kernels are those of AVX-512", remedy)
     if not {"avx2", "asimd"} & set(hardware.features):
         remedy = "run on a CPU with AVX2 or on AArch64; of a virtual machine, pass the host's CPU through"
         return Finding("cpu", State.WARNING, f"{says}: kernels use no wide vectors", remedy)

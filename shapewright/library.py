@@ -22,6 +22,7 @@ from tuner.library.manifest import AGAIN
 from tuner.measure.tensors import tensor_of
 from tuner.program.language.workload import JsonObject, Workload
 from tuner.program.target import native
+from tuner.program.target.cpu import refused
 from tuner.schedule.space import MicroKernel
 
 ENTRY = "kernel"
@@ -242,10 +243,9 @@ def check_cpu(manifest: JsonObject) -> None:
     built_for = manifest["target"]
     missing = sorted(set(built_for["hardware"]["features"]) - set(native().hardware.features))
     if missing:
-        raise ShapewrightError(
-            f"this library is built for {built_for['mcpu']}, this CPU lacks {', '.join(missing)}: "
-            "pull one for this target"
-        )
+        problem = f"this library is built for {built_for['mcpu']}, this CPU lacks {', '.join(missing)}"
+        reason = refused(missing)
+        raise ShapewrightError(f"{problem}{f' ({reason})' if reason else ''}: pull one for this target")
 
 
 def _load_module(binary: bytes, source: Path) -> tuple[Any, ctypes.CDLL]:

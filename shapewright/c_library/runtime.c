@@ -158,7 +158,7 @@ extern void *__TVMBackendAllocWorkspace, *__TVMBackendFreeWorkspace;
 extern void *__TVMBackendParallelLaunch;
 #endif
 
-static const char *sw_missing;
+static const char *sw_missing, *sw_lack = "this CPU lacks it";
 static pthread_once_t sw_once = PTHREAD_ONCE_INIT;
 
 // Whether a line of /proc/cpuinfo has a word.
@@ -191,11 +191,18 @@ static void sw_prepare(void) {
     }
   if (file) fclose(file);
   free(line);
+#ifdef SW_ASKS_FOR_TILES
+  if (!sw_missing && syscall(SW_ASKS_FOR_TILES)) {
+    sw_missing = "amx_tile";
+    sw_lack = "Linux does not let this process use it: allow arch_prctl (seccomp), run Linux 5.16 or later, or build the "
+              "library for a target without it";
+  }
+#endif
 }
 
 static int sw_begin(void) {
   pthread_once(&sw_once, sw_prepare);
-  if (sw_missing) return sw_fail(SHAPEWRIGHT_UNSUPPORTED_CPU, "this CPU lacks it", sw_missing);
+  if (sw_missing) return sw_fail(SHAPEWRIGHT_UNSUPPORTED_CPU, sw_lack, sw_missing);
   return SHAPEWRIGHT_OK;
 }
 

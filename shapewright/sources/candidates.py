@@ -22,6 +22,7 @@ from tuner.program.language.instance import program_key
 from tuner.program.language.workload import Workload
 from tuner.program.target import Target
 from tuner.program.target.compatible import cores_by_fingerprint
+from tuner.program.target.cpu import refused
 
 if TYPE_CHECKING:
     from shapewright.library import Library
@@ -55,7 +56,8 @@ class Candidate:
         if self.threads != threads:
             return f"it is for {self.threads} threads, not {threads}"
         missing = sorted(self.features - set(target.hardware.features))
-        return f"it is for a CPU with {', '.join(missing)}" if missing else ""
+        reason = refused(missing)
+        return f"it is for a CPU with {', '.join(missing)}{f' ({reason})' if reason else ''}" if missing else ""
 
     def rank(self, target: Target) -> tuple[Any, ...]:
         """The best first: made for this very target, for its CPU, for streamed weights, for the widest ranges, then by

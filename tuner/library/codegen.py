@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import lru_cache
 from typing import Any
 
@@ -30,6 +31,8 @@ from tuner.program.language.workload import Workload
 from tuner.schedule import emit, layout_group, layouts_of
 from tuner.schedule.function import dim_expr
 from tuner.schedule.layout import Layout
+from tuner.schedule.product.atom import NEEDS_TILES, Atom, imported
+from tuner.schedule.product.atoms import atom_to_ask_for
 from tuner.schedule.space import MicroKernel
 
 LOWERING = "shapewright"
@@ -81,7 +84,7 @@ def module_of(task: SearchTask, kernels: Sequence[MicroKernel], tree: Tree) -> A
     def call(index: int, passed: Sequence[Any]) -> Any:
         return tvm.ir.Call(callees[index], passed, ret_ty="int32")
 
-    module[ENTRY] = _entry(task.workload, layouts_of(task, kernels[0]), call, tree)
+    module[ENTRY] = _entry(task, layouts_of(task, kernels[0]), call, tree)
     return module
 
 
@@ -179,7 +182,7 @@ def _compiled_entry(entry: _EntryOf, count: int, tree: Tree) -> bytes:
     def call(index: int, passed: Sequence[Any]) -> Any:
         return tirx.call_extern("int32", name_of(index), *passed)
 
-    module = tvm.IRModule({ENTRY: _entry(entry.task.workload, entry.layouts, call, tree)})
+    module = tvm.IRModule({ENTRY: _entry(entry.task, entry.layouts, call, tree)})
     return object_code(compiled(entry.task, module))
 
 
@@ -187,19 +190,35 @@ CallKernel = Callable[[int, Sequence[Any]], Any]
 """The call of a kernel, by its number, with these arguments: an error code."""
 
 
-def _entry(workload: Workload, layouts: Mapping[str, Layout], call: CallKernel, tree: Tree) -> Any:
-    def write(index: int, passed: Sequence[Any]) -> None:
-        code = I.Bind(call(index, passed))
-        with I.Assert(code == tirx.IntImm("int32", 0), "the kernel could not run: out of memory or threads"):
-            return
+def _entry(task: SearchTask, layouts: Mapping[str, Layout], call: CallKernel, tree: Tree) -> Any:
+    atom = atom_to_ask_for(task.known_target.hardware)
 
-    return entry_function(workload, layouts, write, tree)
+    def write(index: int, passed: Sequence[Any]) -> None:
+        _checked(call(index, passed), atom)
+
+    return entry_function(task.workload, layouts, write, tree, imported(atom) if atom else None)
+
+
+def _checked(called: Any, atom: Atom | None) -> None:
+    """``called``: a kernel, for registers perhaps that a process has to ask for, as those of ``atom``."""
+    code, nothing = I.Bind(called), tirx.IntImm("int32", 0)
+    with ExitStack() as stack:
+        if atom and atom.unit and atom.unit.refused:
+            # Asked only where the kernel failed.
+            refused = tirx.if_then_else(code == nothing, nothing, atom.unit.refused())
+            stack.enter_context(I.Assert(refused == nothing, NEEDS_TILES))
+        stack.enter_context(I.Assert(code == nothing, "the kernel could not run: out of memory or threads"))
 
 
 def entry_function(
-    workload: Workload, layouts: Mapping[str, Layout], write: Callable[[int, Sequence[Any]], None], tree: Tree
+    workload: Workload,
+    layouts: Mapping[str, Layout],
+    write: Callable[[int, Sequence[Any]], None],
+    tree: Tree,
+    around: AbstractContextManager[Any] | None = None,
 ) -> Any:
-    """ENTRY as a PrimFunc. ``write``: the statement that calls a kernel, by its number, with these arguments."""
+    """ENTRY as a PrimFunc. ``write``: the statement that calls a kernel, by its number, with these arguments.
+    ``around``: what holds for all of them."""
     arguments = EntryArguments(workload, layouts)
     with IRBuilder() as builder, I.prim_func():
         I.func_name(ENTRY)
@@ -207,7 +226,8 @@ def entry_function(
         buffers = arguments.declare()
         with arguments.checked():
             passed = [buffer.data for buffer in buffers] + list(arguments.symbols.values())
-            _dispatch(tree, arguments.symbols, lambda index: write(index, passed))
+            with around or nullcontext():
+                _dispatch(tree, arguments.symbols, lambda index: write(index, passed))
     return builder.get()
 
 

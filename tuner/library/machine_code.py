@@ -26,6 +26,9 @@ from tuner.program.target.cpu_names import SPOKEN, TRIPLES, features_of
 LLVM_FEATURES = {
     "avx512_vnni": "+avx512vnni",
     "avx512_bf16": "+avx512bf16",
+    "amx_tile": "+amx-tile",
+    "amx_bf16": "+amx-bf16",
+    "amx_int8": "+amx-int8",
     "asimddp": "+dotprod",
     "i8mm": "+i8mm",
 }

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 import subprocess
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partialmethod
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,9 @@ import numpy as np
 import pytest
 
 import shapewright as sw
+from shapewright.c_library import build
+from shapewright.c_library.source import CSource
+from tests.refusing import answer
 from tests.shapewright.c_library.calling import CLibrary, files_of
 from tuner.library.build import build_library
 from tuner.library.dispatcher import Dispatcher, Leaf, Node, bounded, symbol_bounds
@@ -20,6 +26,7 @@ from tuner.measure.verification.ragged import ragged_dims
 from tuner.measure.verification.verify import Case
 from tuner.program.job.task import SearchTask
 from tuner.program.target import native
+from tuner.program.target.cpu import FROM_LINUX
 from tuner.schedule import default_kernel, rules_of
 from tuner.schedule.product.atoms import AMX
 from tuner.schedule.space import MicroKernel
@@ -28,7 +35,7 @@ pytestmark = pytest.mark.skipif(not (shutil.which("cc") or shutil.which("gcc")),
 
 T = sw.ShapeVar("T", range(1, 65))
 BYTES = {"x": "uint8", "w": "int8", "out": "int32"}
-OK, BAD_SIZE, NULL_POINTER, FAILED = 0, 2, 3, 4
+OK, UNSUPPORTED_CPU, BAD_SIZE, NULL_POINTER, FAILED = range(5)
 
 
 def task(op: Any, args: dict[str, Any], **fields: Any) -> SearchTask:
@@ -78,6 +85,33 @@ def test_tiles_are_multiplied_and_constants_filled_up_for_them(dtype: str, tmp_p
     files = build_library(Dispatcher(searched, (kernel,), 0, Leaf(0)), "job-1").files
     _check_function(searched, CLibrary(files, tmp_path / "one", "one"))
     _check_symbols(tmp_path / "one" / "lib" / "libshapewright_one.so")
+
+
+def test_it_says_that_tiles_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = native()
+    if own.hardware.vector_bytes != 64:
+        pytest.skip("this CPU has no AVX-512")
+    features = tuple(dict.fromkeys((*own.hardware.features, "amx_tile", "amx_bf16")))
+    target = replace(own, hardware=replace(own.hardware, features=features))
+    searched = SearchTask("dense", {"m": T, "n": 45, "k": 35}, (T,), dtype="bfloat16", target=target)
+    space, random = rules_of(searched)[0].space(searched), np.random.default_rng(0)
+    depth = AMX[0].depth
+    kernel = next(each for each in iter(lambda: space.sample(random), None) if each.get("group") == depth)
+    files = build_library(Dispatcher(searched, (kernel,), 0, Leaf(0)), "job-1").files
+    # As the CPU says that it has tiles.
+    linux = {ours: linux for linux, ours in FROM_LINUX.items()}
+    says = tmp_path / "cpuinfo"
+    says.write_text(f"flags\t\t: {' '.join(linux.get(name, name) for name in features)}\n")
+    source = CSource.source
+    told = partialmethod(lambda self, kernels: source(self, kernels).replace("/proc/cpuinfo", str(says)))
+    monkeypatch.setattr(CSource, "source", told)
+    monkeypatch.setattr(build, "verify", lambda *_: None)  # it cannot run here
+    CLibrary(files, tmp_path / "c")
+
+    (status, message), _ = answer(errno.EPERM, "c library", tmp_path / "c" / "lib" / "libshapewright_layer.so")
+
+    assert status == UNSUPPORTED_CPU
+    assert message.startswith("amx_tile: Linux does not let this process use it: allow arch_prctl")
 
 
 @pytest.mark.soak

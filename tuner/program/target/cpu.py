@@ -5,16 +5,15 @@ Everything here is read from the operating system; no compiler is needed to name
 
 from __future__ import annotations
 
-import ctypes
 import os
 import platform
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from tuner.errors import MAX_SHOWN, InvalidInput, did_you_mean, shown
+from tuner.program.target import tiles
 from tuner.program.target.cpu_names import ARM, SPOKEN, TRIPLES, X86, architecture_of, features_of, own_name
 
 MAX_CORES = 4096
@@ -99,8 +98,6 @@ FEATURES: Mapping[str, tuple[str, ...]] = {X86: tuple(dict.fromkeys(("avx", *_AM
 FROM_LINUX = {"avx512vbmi": "avx512_vbmi"}
 """Features that /proc/cpuinfo spells differently, by its spelling."""
 CACHES_KIB = (32, 512)
-TILE_PERMISSION = (158, 0x1023, 18)
-"""The system call by which a process asks Linux for the tiles of AMX: arch_prctl(ARCH_REQ_XCOMP_PERM, tile data)."""
 
 
 def read(data: Mapping[str, Any]) -> tuple[str, Hardware]:
@@ -132,7 +129,7 @@ def written(hardware: Hardware) -> dict[str, Any]:
 def native_cpu() -> tuple[str, Hardware]:
     """The CPU that this process runs on: flags and cache sizes as Linux reports them."""
     described, architecture = _cpuinfo(), platform.machine()
-    flags = _flags_of(described)
+    flags = tiles.usable(_flags_of(described))
     features = tuple(name for name in FEATURES[architecture] if name in flags)
     mcpu = own_name(described, flags) or generic_name(architecture, features)
     known, caches = _hardware_of(mcpu, len(os.sched_getaffinity(0)), features), _cache_sizes()
@@ -142,6 +139,14 @@ def native_cpu() -> tuple[str, Hardware]:
         l2_bytes=caches.get(2, known.l2_bytes),
         l3_bytes=caches.get(3, known.l3_bytes),
     )
+
+
+def refused(missing: Collection[str] | None = None) -> str:
+    """Why this process may not use features that the CPU has, of those that are ``missing`` if these are given, and the
+    remedy; empty if there are none."""
+    has = _flags_of(_cpuinfo())
+    hidden = has - tiles.usable(has)
+    return tiles.refusal() if hidden & (hidden if missing is None else set(missing)) else ""
 
 
 def generic_name(architecture: str, features: Collection[str]) -> str:
@@ -217,17 +222,10 @@ def _cpuinfo() -> dict[str, str]:
 
 
 def _flags_of(described: Mapping[str, str]) -> frozenset[str]:
+    """What the CPU has."""
     # x86 and AArch64 call them differently.
     flags = described.get("flags") or described.get("Features", "")
-    spelled = (FROM_LINUX.get(flag, flag) for flag in flags.split())
-    return frozenset(flag for flag in spelled if not flag.startswith("amx_") or _may_use_tiles())
-
-
-@cache
-def _may_use_tiles() -> bool:
-    """Whether Linux lets this process use the registers of AMX: a CPU may have them, and a container not."""
-    answer: int = ctypes.CDLL(None).syscall(*map(ctypes.c_long, TILE_PERMISSION))
-    return answer == 0
+    return frozenset(FROM_LINUX.get(flag, flag) for flag in flags.split())
 
 
 def _cache_sizes() -> dict[int, int]:

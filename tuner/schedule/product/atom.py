@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from tuner.program.target import Hardware
 from tuner.program.target.rates import Rates
+from tuner.program.target.tiles import REFUSED
 from tuner.schedule.tir import I, TirExpr, i64, tirx, tvm
 from tuner.schedule.vector.arithmetic import bound
 from tuner.schedule.vector.dtypes import cast, constant, element_type, lanes_of, loaded, stored, vector_type
@@ -15,6 +16,11 @@ from tuner.schedule.vector.memory import Vectors
 
 SIGN, SIGNS = -128, 0x80808080 - 2**32
 """Add 128 to a byte, and to each byte of a word, where it is flipped."""
+
+NEEDS_TILES = (
+    f"{REFUSED}, which this library needs: allow it (seccomp, Linux 5.16 or later), or build it for a target without "
+    "them, as icelake-server"
+)
 
 AddProducts = Callable[[TirExpr, TirExpr, TirExpr], TirExpr]
 """From a vector of totals, and the words of both operands in each lane, to the totals after that step."""
@@ -26,8 +32,9 @@ class MatrixUnit:
 
     ``columns`` of a tile of totals: a divisor of the lanes of a vector. ``cycles`` from one multiplication to the next.
     ``load(register, pointer, stride)`` and ``store`` move a tile whose rows are ``stride`` bytes apart;
-    ``multiply(total, left, right)`` adds a product of tiles to a tile of totals. ``begin`` and ``end`` are written
-    around all that a thread does with the registers.
+    ``multiply(total, left, right)`` adds a product of tiles to a tile of totals. ``refused`` asks for the registers: it
+    is not 0 if the process may not use them; None: any may. ``begin`` and ``end`` are written around all that a thread
+    does with the registers.
     """
 
     columns: int
@@ -37,6 +44,7 @@ class MatrixUnit:
     load: Callable[[int, TirExpr, TirExpr], TirExpr]
     store: Callable[[int, TirExpr, TirExpr], TirExpr]
     multiply: Callable[[int, int, int], TirExpr]
+    refused: Callable[[], TirExpr] | None = None
     begin: Callable[[], Sequence[TirExpr]] = tuple
     end: Callable[[], Sequence[TirExpr]] = tuple
 
@@ -125,12 +133,34 @@ def registers_of(atom: Atom, lanes: int, rows: int, vectors: int) -> tuple[int, 
 
 @contextmanager
 def imported(atom: Atom | Rounding) -> Iterator[None]:
-    """What is written inside may use the instruction."""
+    """What is written inside may call the functions of ``code``."""
     if not atom.code:
         yield
         return
     with I.attr(tirx.IntImm("int32", 0), "pragma_import_llvm", tvm.ir.StringImm(atom.code)):
         yield
+
+
+@contextmanager
+def allowed(atom: Atom) -> Iterator[None]:
+    """What is written inside may use the instruction: a kernel fails before it where the process may not use the
+    registers of a matrix unit."""
+    with imported(atom):
+        if atom.unit is None or atom.unit.refused is None:
+            yield
+            return
+        with I.Assert(atom.unit.refused() == tirx.IntImm("int32", 0), NEEDS_TILES):
+            yield
+
+
+@contextmanager
+def configured(atom: Atom) -> Iterator[None]:
+    """All that a thread does with the registers of a matrix unit is written inside; of other instructions anything."""
+    for statement in atom.unit.begin() if atom.unit else ():
+        I.evaluate(statement)
+    yield
+    for statement in atom.unit.end() if atom.unit else ():
+        I.evaluate(statement)
 
 
 class Words:

@@ -16,7 +16,7 @@ from dataclasses import replace
 from functools import lru_cache, partial
 
 from tuner.program.target import Hardware
-from tuner.program.target.cpu import TILE_PERMISSION
+from tuner.program.target.tiles import PERMISSION
 from tuner.schedule.product.atom import AddProducts, Atom, MatrixUnit, Rounding
 from tuner.schedule.tir import TirExpr, tirx
 from tuner.schedule.vector.dtypes import lanes_of, vector_type
@@ -42,7 +42,7 @@ define linkonce_odr <16 x i16> @shapewright_to_bf16(<16 x float> %value) alwaysi
 # -- Intel's Advanced Matrix Extensions --------------------------------------------------------------------------------
 # A multiplication takes 16 rows by 16 words of 32 bits of the left operand, and 16 words by 16 columns of the other.
 # Rows and words that there are not are zero, or not looked at. A process asks Linux for the registers before it uses
-# them.
+# them: each kernel does, and goes no further where they are refused. Then each thread configures its own.
 AMX_ROWS, AMX_ROW_BYTES, AMX_REGISTERS = 16, 64, 8
 AMX_CYCLES = 16.0
 """From one multiplication of whole tiles to the next."""
@@ -50,25 +50,34 @@ AMX_CYCLES = 16.0
 _CONFIGURATION = [1, *[0] * 15, *[AMX_ROW_BYTES, 0] * AMX_REGISTERS, *[0] * 16, *[AMX_ROWS] * AMX_REGISTERS, *[0] * 8]
 """All registers as whole tiles, once for all that a thread multiplies: the palette, the bytes of a row of each (16
 bits), and from byte 48 on their rows."""
-_BEGIN = "shapewright_amx_begin"
+_ASK, _BEGIN = "shapewright_amx_refused", "shapewright_amx_begin"
 _CONFIGURED = ", ".join(f"i8 {each}" for each in _CONFIGURATION)
-_ASKS = ", ".join(f"i64 {each}" for each in TILE_PERMISSION)
+_ASKS = ", ".join(f"i64 {each}" for each in PERMISSION)
 _AMX_CODE = f"""
 @shapewright_amx_configuration = linkonce_odr constant [64 x i8] [{_CONFIGURED}]
-@shapewright_amx_asked = linkonce_odr global i8 0
+@shapewright_amx_granted = linkonce_odr global i8 0
 
 declare i64 @syscall(i64, ...)
 declare void @llvm.x86.ldtilecfg(ptr)
 
-define linkonce_odr i32 @{_BEGIN}() {{
-  %asked = load i8, ptr @shapewright_amx_asked
-  %known = icmp ne i8 %asked, 0
-  br i1 %known, label %configure, label %ask
+define linkonce_odr i32 @{_ASK}() {{
+  %granted = load atomic i8, ptr @shapewright_amx_granted monotonic, align 1
+  %known = icmp ne i8 %granted, 0
+  br i1 %known, label %may, label %ask
 ask:
   %answer = call i64 (i64, ...) @syscall({_ASKS})
-  store i8 1, ptr @shapewright_amx_asked
-  br label %configure
-configure:
+  %refused = icmp ne i64 %answer, 0
+  br i1 %refused, label %may_not, label %first
+first:
+  store atomic i8 1, ptr @shapewright_amx_granted monotonic, align 1
+  br label %may
+may:
+  ret i32 0
+may_not:
+  ret i32 1
+}}
+
+define linkonce_odr i32 @{_BEGIN}() {{
   call void @llvm.x86.ldtilecfg(ptr @shapewright_amx_configuration)
   ret i32 0
 }}
@@ -85,6 +94,7 @@ def _entry(name: str, left: str, right: str, total: str, group: int, element: st
     zero, load, store, multiply = (partial(_called, each) for each in ("tilezero", "tileloadd64", "tilestored64", name))
     unit = MatrixUnit(
         16, AMX_REGISTERS, AMX_CYCLES, zero, load, store, multiply,
+        refused=lambda: tirx.call_extern("int32", _ASK),
         begin=lambda: [tirx.call_extern("int32", _BEGIN)], end=lambda: [_called("tilerelease")],
     )  # fmt: skip
     return Atom(
@@ -191,6 +201,12 @@ def atoms_either_way(left: str, right: str, total: str, hardware: Hardware) -> t
     others = atoms_of(right, left, total, hardware).values()
     swapped = (replace(each, is_swapped=True) for each in others if each.unit is None)
     return tuple(sorted((*own, *swapped), key=lambda each: (abs(each.offset), each.is_swapped)))
+
+
+def atom_to_ask_for(hardware: Hardware) -> Atom | None:
+    """An instruction on registers that a process has to ask for, if there is one."""
+    asked = (each for each in ATOMS if each.unit and each.unit.refused and each.is_on(hardware))
+    return next(asked, None)
 
 
 def best_of_vectors(atoms: Mapping[int, Atom]) -> int:

@@ -84,15 +84,11 @@ def _stride(buffer: TirExpr) -> TirExpr:
 
 
 @contextmanager
-def in_unit(context: EmitContext) -> Iterator[EmitContext]:
+def with_totals(context: EmitContext) -> Iterator[EmitContext]:
     """The context of a thread's part of one product, with memory for totals where they are in a matrix unit."""
     atom = context.words.atom
     if atom.unit is None:
         yield context
         return
-    for statement in atom.unit.begin():
-        I.evaluate(statement)
     with workspace((i64(context.kernel["mr"]), i64(context.nr)), atom.total) as totals:
         yield replace(context, totals=totals)
-    for statement in atom.unit.end():
-        I.evaluate(statement)

@@ -30,10 +30,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from tuner.schedule.loops.shares import Share
+from tuner.schedule.product.atom import configured
 from tuner.schedule.product.axes import panels_of_strip, parts_of_k
 from tuner.schedule.product.context import Chunk, EmitContext, Panel, Part
 from tuner.schedule.product.dots import dots
-from tuner.schedule.product.matrices import MatrixTile, in_unit
+from tuner.schedule.product.matrices import MatrixTile, with_totals
 from tuner.schedule.product.product import ceil_div
 from tuner.schedule.product.readers import Each, PanelSource, RowReader, RowSource, panel_source, row_source
 from tuner.schedule.product.tile import VectorTile
@@ -73,11 +74,12 @@ class Nest:
         if parts > 1:
             batch, number = tirx.floormod(batch, i64(across)), tirx.floordiv(batch, i64(across))
             nest = Nest(replace(self.context, part=_part_of_k(self.context, number, parts)))
-        if "b" not in self.context.extent:
-            write(nest, tiles, panels, is_last)
-            return
-        with I.serial(*_part(self.context.extent["b"], batch, across)) as index:
-            write(Nest(nest.context.at(index)), tiles, panels, is_last)
+        with configured(self.context.words.atom):
+            if "b" not in self.context.extent:
+                write(nest, tiles, panels, is_last)
+                return
+            with I.serial(*_part(self.context.extent["b"], batch, across)) as index:
+                write(Nest(nest.context.at(index)), tiles, panels, is_last)
 
     def product(self, tiles: Share, panels: Share, is_last: TirExpr) -> None:
         """One product of matrices: the rows and panels of this share."""
@@ -87,7 +89,7 @@ class Nest:
         before, kc = self.context, self.kernel["kc"]
         longest = tirx.min(self.k, i64(kc)) if kc else self.k
         with (
-            in_unit(before) as self.context,
+            with_totals(before) as self.context,
             panel_source(self.context, panels, longest) as source,
             row_source(self.context, longest) as rows,
         ):

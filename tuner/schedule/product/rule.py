@@ -16,7 +16,7 @@ from tuner.schedule.function import KernelFunction
 from tuner.schedule.layout import Layout, PackLayout
 from tuner.schedule.loops.estimates import Floats
 from tuner.schedule.product import axes, estimate
-from tuner.schedule.product.atom import imported
+from tuner.schedule.product.atom import allowed
 from tuner.schedule.product.context import EmitContext, context_of
 from tuner.schedule.product.parts import most_partial_bytes, multiply, split_axes
 from tuner.schedule.product.product import Product, can_hold_partial
@@ -103,7 +103,7 @@ class ProductRule(TirRule, Generic[Found]):
 
     def body(self, task: SearchTask, kernel: MicroKernel, function: KernelFunction) -> None:
         context = context_of(task, self.product(task.workload), kernel, function)
-        with imported(context.words.atom):
+        with allowed(context.words.atom):
             self.write(context)
 
     def write(self, context: EmitContext) -> None:

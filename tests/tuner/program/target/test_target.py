@@ -14,7 +14,7 @@ from hypothesis import given
 
 from tests.tuner.strategies import TARGETS
 from tuner.errors import InvalidInput
-from tuner.program.target import Target, cpu, native
+from tuner.program.target import Target, cpu, native, tiles
 from tuner.program.target.cpu_names import features_of
 from tuner.search.reuse import is_related
 
@@ -104,7 +104,7 @@ def test_a_machine_has_the_name_of_its_own_cpu(
 ) -> None:
     # A virtual machine may hide features: then the name is that of a usual CPU without them.
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
-    monkeypatch.setattr(cpu, "_may_use_tiles", lambda: True)
+    monkeypatch.setattr(tiles, "refusal", str)
     lines = [f"{name}\t: {value}" for name, value in fields.items()]
     text = "\n".join([*lines, f"flags\t\t: {' '.join(features_of(like))} {extra}", ""])
     monkeypatch.setattr(Path, "read_text", partialmethod(_cpuinfo, text))
@@ -116,9 +116,11 @@ def test_a_machine_that_may_not_use_tiles_has_none(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
     text = f"flags\t\t: {' '.join(features_of('sapphirerapids'))}\n"
     monkeypatch.setattr(Path, "read_text", partialmethod(_cpuinfo, text))
-    for may, mcpu in ((True, "sapphirerapids"), (False, "icelake-server")):
-        monkeypatch.setattr(cpu, "_may_use_tiles", lambda may=may: may)
-        assert (native().mcpu, "amx_tile" in native().hardware.features) == (mcpu, may)
+    for reason, mcpu in (("", "sapphirerapids"), ("no: do this", "icelake-server")):
+        monkeypatch.setattr(tiles, "refusal", lambda reason=reason: reason)
+        assert (native().mcpu, "amx_tile" in native().hardware.features) == (mcpu, not reason)
+        assert cpu.refused() == cpu.refused(["amx_bf16"]) == reason
+        assert cpu.refused(["avx2"]) == ""
 
 
 def _cpuinfo(path: Path, text: str, *args: Any, **kwargs: Any) -> str:

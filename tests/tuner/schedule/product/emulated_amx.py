@@ -1,7 +1,8 @@
 """The instructions of AMX as functions: eight tiles for each thread, of 16 rows of as many words as a vector has lanes.
 
 They do what Intel's manual says (volume 2, TDPBF16PS and TDPBSSD): bfloat16 is multiplied in float32, where denormals
-count as zero before and behind; bytes are multiplied in int32, which wraps around.
+count as zero before and behind; bytes are multiplied in int32, which wraps around. A thread whose tiles are not
+configured stores ones that are wrong, as it does once it has given them back.
 """
 
 from __future__ import annotations
@@ -72,6 +73,17 @@ def _code(kind: str, words: int) -> str:
     picked = ", ".join(["i32 0"] * words)
     return f"""
 @emulated_tiles = internal thread_local global [{AMX_REGISTERS * AMX_ROWS} x {row}] zeroinitializer, align 64
+@emulated_is_configured = internal thread_local global i32 0
+
+define linkonce_odr i32 @emulated_begin() noinline {{
+  store i32 1, ptr @emulated_is_configured
+  ret i32 0
+}}
+
+define linkonce_odr i32 @emulated_end() noinline {{
+  store i32 0, ptr @emulated_is_configured
+  ret i32 0
+}}
 
 define linkonce_odr {row} @emulated_step({row} %before, i32 %word, {row} %y) noinline {{
   %one = insertelement {row} poison, i32 %word, i64 0
@@ -89,7 +101,13 @@ define linkonce_odr i32 @emulated_load(i32 %register, ptr %memory, i64 %stride) 
 }}
 
 define linkonce_odr i32 @emulated_store(i32 %register, ptr %memory, i64 %stride) noinline {{
-{_tile("register", words)}{_moves("own", "there", words)}  ret i32 0
+{_tile("register", words)}{_moves("own", "there", words)}  %configured = load i32, ptr @emulated_is_configured
+  %is_right = icmp ne i32 %configured, 0
+  br i1 %is_right, label %done, label %wrong
+wrong:
+{_wrong(words)}  br label %done
+done:
+  ret i32 0
 }}
 
 define linkonce_odr i32 @emulated_multiply(i32 %total, i32 %left, i32 %right) noinline {{
@@ -124,6 +142,12 @@ def _moves(source: str, target: str, words: int) -> str:
         f"  store <{words} x i32> %value{r}, ptr %{target}{r}, align 1\n"
         for r in range(AMX_ROWS)
     )
+
+
+def _wrong(words: int) -> str:
+    """NaN, which is a large number in bytes, in the place of a tile."""
+    value = f"<{words} x i32> <{', '.join(['i32 2143289344'] * words)}>"
+    return "".join(f"  store {value}, ptr %there{r}, align 1\n" for r in range(AMX_ROWS))
 
 
 def _products(words: int) -> str:
@@ -173,6 +197,7 @@ def emulated(lanes: int) -> list[Atom]:
                 load=lambda register, pointer, stride: _called("load", register, pointer, stride),
                 store=lambda register, pointer, stride: _called("store", register, pointer, stride),
                 multiply=lambda total, left, right: _called("multiply", total, left, right),
+                begin=lambda: [_called("begin")], end=lambda: [_called("end")],
             ),
         )
         for atom in AMX

@@ -8,10 +8,10 @@ tiles are whole: words and columns that there are not are zero, and surplus rows
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 
 from tuner.schedule.loops.shares import Share
-from tuner.schedule.product.atom import Atom, MatrixUnit, registers_of
+from tuner.schedule.product.atom import Atom, MatrixUnit, configured, registers_of
 from tuner.schedule.product.product import ceil_div
 from tuner.schedule.rules.attention.context import Context, Tile
 from tuner.schedule.rules.attention.tile import along_e
@@ -20,15 +20,9 @@ from tuner.schedule.vector.dtypes import constant
 from tuner.schedule.vector.memory import Vectors, bytes_of
 
 
-@contextmanager
-def in_unit(context: Context) -> Iterator[None]:
+def in_unit(context: Context) -> AbstractContextManager[None]:
     """What a thread does with the registers, if the kernel is for them."""
-    unit = context.unit
-    for statement in unit.begin() if unit else ():
-        I.evaluate(statement)
-    yield
-    for statement in unit.end() if unit else ():
-        I.evaluate(statement)
+    return nullcontext() if context.scored is None else configured(context.scored.atom)
 
 
 def pack_queries(context: Context, row: TirExpr, rows: TirExpr) -> None:

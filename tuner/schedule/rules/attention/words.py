@@ -10,7 +10,7 @@ from tuner.program.language.rounding import rounded_weights
 from tuner.program.language.workload import Workload
 from tuner.program.target import Hardware
 from tuner.schedule.access import stride
-from tuner.schedule.product.atom import Atom, Rounding, Words, imported
+from tuner.schedule.product.atom import Atom, Words, allowed, imported
 from tuner.schedule.product.atoms import atoms_of
 from tuner.schedule.rules.attention.chain import DTYPE, Chain
 from tuner.schedule.space import MicroKernel
@@ -60,12 +60,12 @@ def words_of(task: SearchTask, chain: Chain, kernel: MicroKernel) -> tuple[Words
 @contextmanager
 def using(scored: Words | None, mixing: Words | None) -> Iterator[None]:
     """What is written inside may use the instructions of both products."""
-    used: list[Atom | Rounding] = list({each.atom.name: each.atom for each in (scored, mixing) if each}.values())
-    if mixing is not None and mixing.atom.rounding is not None:
-        used.append(mixing.atom.rounding)
+    atoms = {each.atom.name: each.atom for each in (scored, mixing) if each}
     with ExitStack() as stack:
-        for each in used:
-            stack.enter_context(imported(each))
+        for atom in atoms.values():
+            stack.enter_context(allowed(atom))
+        if mixing is not None and mixing.atom.rounding is not None:
+            stack.enter_context(imported(mixing.atom.rounding))
         yield
 
 

@@ -30,7 +30,7 @@ from tuner.program.language.workload import Workload
 from tuner.schedule.function import KernelFunction, dim_expr
 from tuner.schedule.layout import CutLayout, Layout, PackLayout
 from tuner.schedule.loops.shares import Share, on_threads
-from tuner.schedule.product.atom import Atom, imported
+from tuner.schedule.product.atom import Atom, allowed
 from tuner.schedule.product.axes import IN_IMAGE, atom_of, packed_vectors
 from tuner.schedule.product.context import EmitContext, Indexing, View, context_of
 from tuner.schedule.product.match.factors import Factors, dims_of, outer_role
@@ -50,7 +50,7 @@ def write(task: SearchTask, kernel: MicroKernel, layouts: Mapping[str, Layout], 
         Nest(_context(task, own, kernel, function, _buffers(function, layouts, number)))
         for number, own in enumerate(form.each)
     ]
-    with imported(nests[0].context.words.atom):
+    with allowed(nests[0].context.words.atom):
         if not form.phases:
             multiply(nests[0].context)
             return
