@@ -14,6 +14,7 @@ from tuner.program.language.shape_vars import ShapeVar
 from tuner.program.target import Target, native
 from tuner.schedule import extents_of, is_current, rule_of, rules_of, space_of
 from tuner.schedule.described import explained
+from tuner.schedule.rule import TirRule
 from tuner.schedule.serial import Serial
 from tuner.schedule.space import MicroKernel
 from tuner.search.cost_model import PairCostModel
@@ -73,7 +74,9 @@ def test_records_name_them() -> None:
     task = dense(2)
     serial = rules_of(task)[1]
     kernel = MicroKernel.from_json(serial.default_kernel(task).to_json())
-    assert rule_of(kernel) == serial == Serial(rules_of(task)[0])
+    parallel = rules_of(task)[0]
+    assert isinstance(parallel, TirRule)
+    assert rule_of(kernel) == serial == Serial(parallel)
     assert is_current(kernel)
     assert explained(task)["rules"][1]["why"].endswith("; on one thread")
     for unknown in ("serial:", "serial:unknown", "serial:serial:x86_contraction"):
