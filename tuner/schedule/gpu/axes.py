@@ -25,9 +25,10 @@ TILES = (16, 32, 64, 128, 256)
 FEW_ROWS = (1, 2, 4)
 """Rows of tiles whose products are added one by one."""
 ROW_BLOCKS = (64, 128, 256, 512, 1024, 2048, 4096, 8192)
-LEAST_TILE, MOST_TILE = {8: 128 * 64}, {2: 64 * 64}
+LEAST_TILE, MOST_TILE = {8: 128 * 64}, {2: 64 * 32, 4: 256 * 128}
 """By warps the elements of a tile of a product."""
-ROWS_OF_WARP = 16
+ROWS_OF_WARP, UNBOUND_WARPS = 16, 4
+"""Rows of attention that each warp has, where there are more than so many."""
 DEFAULTS: Mapping[str, int] = {
     "block_m": 64, "block_n": 64, "block_k": 32, "split_k": 1, "warps": 4, "stages": 3, "precision": TF32X3,
     "descriptors": 0, "parts": 1, "pack": 0,
@@ -88,7 +89,9 @@ def _of_products(program: GpuProgram, gpu: Gpu) -> Iterator[Axis]:
     products = program.products
     has_cores, is_float32 = _has_cores(program), any(each.is_float32 for each in products)
     has_sums = any(each.product.total == "float32" and each.product.index is None for each in products)
-    packs = [PACKS.index(pack) for pack in PACKS[1:] if any(each.is_packed_anew(pack) for each in products)]
+    anew = {pack: [each for each in products if each.is_packed_anew(pack)] for pack in PACKS[1:]}
+    # Tensor cores take float16 either way; float32 is multiplied by FMA along columns.
+    packs = [PACKS.index("nk")] * bool(anew["nk"]) + [PACKS.index("kn")] * any(each.is_float32 for each in anew["kn"])
     yield Axis("block_m", "rows of a tile; of less than 16 products are added one by one",
                (*FEW_ROWS, *TILES) if has_cores else (*FEW_ROWS, 8, MAX_ROWS))  # fmt: skip
     yield Axis("block_n", "columns of a tile, or of each of its parts", TILES if has_cores else (4, 8, MAX_ROWS))
@@ -165,14 +168,12 @@ def _canonical(values: Mapping[str, int], axes: tuple[Axis, ...], has_cores: boo
 def _check(kernel: MicroKernel, program: GpuProgram, gpu: Gpu) -> None:
     of, choices = dict(kernel.values), choices_of(kernel, gpu)
     if "block_m" in of and choices.product.dot:
-        tile = of["block_m"] * of["block_n"]
+        tile = of["block_m"] * of["block_n"] * of.get("parts", 1)
         least, most = LEAST_TILE.get(of["warps"], 0), MOST_TILE.get(of["warps"], tile)
         if not least <= tile <= most and _has_cores(program):
             raise IllegalKernel(f"{of['warps']} warps for a tile of {of['block_m']} x {of['block_n']}")
-    if (
-        of.get("attention_warps", 1) * ROWS_OF_WARP > of.get("attention_rows", ROWS_OF_WARP * 8)
-        and of["attention_warps"] > 4
-    ):
-        raise IllegalKernel(f"{of['attention_warps']} warps for {of['attention_rows']} rows of attention")
+    warps = of.get("attention_warps", 0)
+    if warps > UNBOUND_WARPS and warps * ROWS_OF_WARP > of["attention_rows"]:
+        raise IllegalKernel(f"{warps} warps for {of['attention_rows']} rows of attention")
     if (need := program.needs(choices, gpu)) is not None:
         raise IllegalKernel(f"{kernel} needs {need}")

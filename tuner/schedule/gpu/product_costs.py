@@ -25,6 +25,9 @@ from tuner.schedule.rule import Extents
 
 ACROSS_BANKS = 0.5
 """Of the FMA rate that is left where neighbours along k are read as columns (docs/decisions/0069)."""
+TURNED = 0.95
+"""Of TF32's rate that is left where a side is to be turned over: instructions take words of four bytes along k alone.
+A round figure, which nothing was fitted to."""
 GROUPED_S = 3e-6
 """Of the kernel that sorts rows by group."""
 
@@ -56,9 +59,11 @@ class Product:
         product, tiling = fitted(self.product, tiling)
         dtype = multiplied_type(product, tiling.dot)
         has_cores = dtype == "float32" and tiling.dot and tiling.precision != "ieee"
-        is_slow = dtype == "float32" and tiling.dot and not has_cores and not self._is_kn(tiling)
-        size = DTYPES[dtype].bytes
-        return tiling, Multiplied("tf32" if has_cores else dtype, size, ACROSS_BANKS if is_slow else 1.0)
+        size, share = DTYPES[dtype].bytes, 1.0
+        if dtype == "float32" and tiling.dot:
+            is_kn = self._is_kn(tiling)
+            share = (TURNED if is_kn else 1.0) if has_cores else (1.0 if is_kn else ACROSS_BANKS)
+        return tiling, Multiplied("tf32" if has_cores else dtype, size, share)
 
     def _is_kn(self, tiling: Tiling) -> bool:
         """Whether columns of the right side are neighbours in memory."""

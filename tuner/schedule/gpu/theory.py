@@ -25,22 +25,25 @@ MATRIX_ROWS = 64
 """Rows of an instruction of four warps on Hopper."""
 OTHER_REGISTERS = 56
 """Registers of a thread beside those of sums."""
-ONE_BY_ONE = 2.5
+ONE_BY_ONE = 1.0
 """Registers of each product that is added by itself."""
+OPERANDS = {"tf32x3": 1.0, "ieee": 0.5}
+"""Registers of each element of a step that is split, or broadcast to the lanes, before it is multiplied as float32."""
 SHARES_S = 1.5e-6
 """Of the kernel that adds shares of k."""
+FLOAT32_BYTES = 4
 CANDIDATES = 20
 """Tilings that are compiled, the best ones in theory first."""
 
 
 @dataclass(frozen=True)
 class Multiplied:
-    """What is multiplied: the dtype (tf32 for float32 by tensor cores), bytes of an element, and the share of the FMA
-    rate that the way allows in which the right side lies."""
+    """What is multiplied: the dtype (tf32 for float32 by tensor cores), bytes of an element, and the share of the rate
+    that the way allows in which the right side lies."""
 
     dtype: str
     size: int
-    fma_share: float = 1.0
+    share_of_rate: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -82,20 +85,22 @@ def shared_bytes(tiling: Tiling, size: int) -> int:
     return (rows + columns) * tiling.block_k * size * max(tiling.num_stages, 1)
 
 
-def registers(tiling: Tiling) -> int:
-    """Registers of a thread as they are expected before anything is compiled."""
+def registers(tiling: Tiling, size: int) -> int:
+    """Registers of a thread as they are expected before anything is compiled. ``size``: bytes of an element."""
     threads = tiling.num_warps * WARP
     if not tiling.dot:
         # Products are a tile of three dims, and so are both sides until they are multiplied.
         return int(ONE_BY_ONE * tiling.block_m * tiling.block_n * tiling.block_k / threads) + OTHER_REGISTERS
-    return int(tiling.block_m * tiling.block_n * tiling.parts / threads) + OTHER_REGISTERS
+    sums = tiling.block_m * tiling.block_n * tiling.parts / threads
+    split = OPERANDS.get(tiling.precision, 0.0) * (tiling.block_m + tiling.block_n) * tiling.block_k / threads
+    return int(sums + (split if size == FLOAT32_BYTES else 0.0)) + OTHER_REGISTERS
 
 
 def occupancy(gpu: Gpu, tiling: Tiling, size: int, used: int | None = None) -> int:
     """Programs that are on an SM at once; 0 for a tiling that does not fit. ``used``: registers of a thread, if
     known."""
     shared = shared_bytes(tiling, size) if tiling.dot else 0
-    return programs_at_once(gpu, tiling.num_warps, used or registers(tiling), shared)
+    return programs_at_once(gpu, tiling.num_warps, used or registers(tiling, size), shared)
 
 
 def estimate_s(gpu: Gpu, tiling: Tiling, problems: Sequence[Problem], used: int | None = None) -> Floats:
@@ -141,9 +146,9 @@ def work_of(
 
 def _flops_s(gpu: Gpu, what: Multiplied, tiling: Tiling) -> float:
     if what.dtype == "float32" or not tiling.dot:
-        return gpu.fma_flops_s() * FMA_SHARE * what.fma_share
+        return gpu.fma_flops_s() * FMA_SHARE * what.share_of_rate
     share = TENSOR_SHARE * (TF32X3_SHARE if tiling.precision == "tf32x3" else 1.0)
-    return gpu.tensor_flops_s(what.dtype) * share
+    return gpu.tensor_flops_s(what.dtype) * share * what.share_of_rate
 
 
 def _flops(gpu: Gpu, tiling: Tiling) -> float:
