@@ -1,40 +1,40 @@
-"""Machine code of an emitted module, made without a GPU: a cubin for each function, and what ptxas says of it."""
+"""Machine code of an emitted module, made without a GPU: a cubin for each function, and the registers that ptxas gave
+it."""
 
 from __future__ import annotations
 
+import atexit
 import importlib.util
-import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import triton
+from triton import knobs
 from triton.backends.compiler import GPUTarget
-from triton.backends.nvidia.compiler import get_ptxas
 from triton.compiler import ASTSource
 
-from tuner.program.language.workload import Workload
-from tuner.program.target.cuda import Gpu
 from tuner.schedule.gpu.cubin import Cubin, TensorMap, parameters_of, target_of
 from tuner.schedule.gpu.functions import POINTERS
 from tuner.schedule.gpu.module import Function, Launch, Module
-from tuner.schedule.gpu.plan import Choices, emit
-from tuner.schedule.gpu.tiling import Tiling
 
-PTXAS_TIMEOUT_S = 120.0
+CUOBJDUMP_TIMEOUT_S = 60.0
 ALIGNED = [["tt.divisibility", 16]]
 """What a call is known to pass: pointers at multiples of 16 bytes."""
 
 
-def loaded(text: str) -> ModuleType:
-    """An emitted module as Python has it. Triton reads the source of its functions from a file, which stays until the
-    process ends."""
-    folder = Path(tempfile.mkdtemp(prefix="emitted-"))
+def loaded(text: str, folder: Path | None = None) -> ModuleType:
+    """An emitted module as Python has it. Triton reads the source of its functions from a file, in ``folder``, or in
+    one that stays until the process ends."""
+    if folder is None:
+        folder = Path(tempfile.mkdtemp(prefix="emitted-"))
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
     path = folder / "emitted.py"
     path.write_text(text)
     name = f"emitted_{folder.name.replace('-', '_')}"
@@ -47,20 +47,24 @@ def loaded(text: str) -> ModuleType:
 
 
 def compiled(module: Module, arch: str) -> list[Cubin]:
-    """Every launch of a module for an instruction set, as in sm_90. Raises what Triton does where it refuses."""
-    functions = loaded(module.text)
-    return [_compiled(module, launch, getattr(functions, launch.function.name), arch) for launch in module.launches]
+    """Every launch of a module for an instruction set, as in sm_90. Raises what Triton does where it refuses.
+
+    Nothing is left on the disk: what Triton would keep for a second time is of kernels that are built once.
+    """
+    with tempfile.TemporaryDirectory(prefix="emitted-") as name, knobs.cache.scope():
+        folder = Path(name)
+        knobs.cache.dir = str(folder / "cache")
+        functions = loaded(module.text, folder)
+        try:
+            return [
+                _compiled(module, each, getattr(functions, each.function.name), arch, folder)
+                for each in module.launches
+            ]
+        finally:
+            del sys.modules[functions.__name__]
 
 
-def fitting(workload: Workload, tilings: Iterable[Tiling], gpu: Gpu) -> Iterator[tuple[Tiling, list[Cubin]]]:
-    """The tilings of a workload's products that compile to kernels that fit a GPU and spill nothing, in their order."""
-    for tiling in tilings:
-        made = compiled(emit(workload, Choices(product=tiling)), gpu.arch)
-        if all(each.fits(gpu.architecture.block_shared_bytes) for each in made):
-            yield tiling, made
-
-
-def _compiled(module: Module, launch: Launch, function: Any, arch: str) -> Cubin:
+def _compiled(module: Module, launch: Launch, function: Any, arch: str, folder: Path) -> Cubin:
     signature, aligned = _signature(module, launch.function)
     source = ASTSource(function, signature, {}, {(place,): ALIGNED for place in aligned})
     options = {"num_warps": launch.num_warps, "num_stages": launch.num_stages, "enable_fp_fusion": True}
@@ -68,7 +72,7 @@ def _compiled(module: Module, launch: Launch, function: Any, arch: str) -> Cubin
     metadata, ptx = kernel.metadata, kernel.asm["ptx"]
     if metadata.global_scratch_size:
         raise ValueError(f"{metadata.name} asks for {metadata.global_scratch_size} bytes of scratch memory of its own")
-    registers, spilled = _resources(ptx, arch)
+    registers, spilled = _resources(kernel.asm["cubin"], folder)
     maps = tuple(
         TensorMap(each["elem_type"], each["elem_size"], each["swizzle"], tuple(each["block_size"]))
         for each in metadata.tensordesc_meta or ()
@@ -91,20 +95,13 @@ def _signature(module: Module, function: Function) -> tuple[dict[str, str], Sequ
     return {**pointers, **tiles, **symbols}, range(len(pointers))
 
 
-def _resources(ptx: str, arch: str) -> tuple[int, int]:
-    """Registers and spilled bytes of PTX."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "kernel.ptx"
-        path.write_text(ptx)
-        command = [
-            get_ptxas(int(arch.removeprefix("sm_"))).path,
-            "-v",
-            f"--gpu-name={target_of(ptx)}",
-            str(path),
-            "-o",
-            os.devnull,
-        ]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=PTXAS_TIMEOUT_S, check=True)
-    registers = re.search(r"Used (\d+) registers", done.stderr)
-    spilled = re.search(r"(\d+) bytes spill stores", done.stderr)
-    return int(registers[1]) if registers else 0, int(spilled[1]) if spilled else 0
+def _resources(binary: bytes, folder: Path) -> tuple[int, int]:
+    """Registers of a thread, and the bytes that it keeps in local memory for want of more."""
+    path = folder / "kernel.cubin"
+    path.write_bytes(binary)
+    command = [knobs.nvidia.cuobjdump.path, "--dump-resource-usage", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=CUOBJDUMP_TIMEOUT_S, check=True)
+    found = re.search(r"REG:(\d+) STACK:(\d+)", done.stdout)
+    if found is None:
+        raise ValueError(f"cuobjdump says nothing of a kernel's registers: {done.stdout.strip()[-500:]}")
+    return int(found[1]), int(found[2])

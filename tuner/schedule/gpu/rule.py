@@ -23,13 +23,14 @@ from tuner.schedule.gpu.axes import DEFAULTS, PACKS, choices_of, default_kernel,
 from tuner.schedule.gpu.module import Module
 from tuner.schedule.gpu.plan import emit
 from tuner.schedule.gpu.program import PRICED, program_of
-from tuner.schedule.gpu.theory import CANDIDATES
 from tuner.schedule.layout import Layout, MatrixLayout
 from tuner.schedule.rule import Extents, NoMatch, Rule, Theory, Tiles
 from tuner.schedule.space import MicroKernel, SearchSpace
 
 MAX_NARROW = 2**31 - 1
 """Elements of a tensor up to which offsets have 32 bits."""
+SHORTLIST = 20
+"""Kernels of theory that are compiled where nothing is measured: some spill."""
 ABSENT = -1.0
 """A feature of an axis, or of a kind of segment, that a program does not have."""
 
@@ -39,7 +40,7 @@ class GpuRule(Rule):
 
     name = "gpu"
     kinds: ClassVar[frozenset[str]] = frozenset({"cuda"})
-    shortlist = CANDIDATES
+    shortlist = SHORTLIST
 
     def roles(self, workload: Workload, target: Target) -> Mapping[str, str] | NoMatch:
         roles = dict.fromkeys(workload.program.axes, "elementwise")

@@ -1,11 +1,10 @@
-"""What a GPU is expected to take for a product (see work.py), and the tilings that are worth compiling."""
+"""What a GPU is expected to take for a product (see work.py)."""
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -21,8 +20,6 @@ TF32X3_SHARE = 0.30
 """Of TF32's rate, in three products whose operands are split."""
 SURPLUS_COLUMNS = 8
 """Columns that each instruction on a tile costs beyond its own."""
-MATRIX_ROWS = 64
-"""Rows of an instruction of four warps on Hopper."""
 OTHER_REGISTERS = 56
 """Registers of a thread beside those of sums."""
 ONE_BY_ONE = 1.0
@@ -32,8 +29,6 @@ OPERANDS = {"tf32x3": 1.0, "ieee": 0.5}
 SHARES_S = 1.5e-6
 """Of the kernel that adds shares of k."""
 FLOAT32_BYTES = 4
-CANDIDATES = 20
-"""Tilings that are compiled, the best ones in theory first."""
 
 
 @dataclass(frozen=True)
@@ -158,41 +153,3 @@ def _flops(gpu: Gpu, tiling: Tiling) -> float:
         least, groups = gpu.architecture.matrix_rows, max(tiling.num_warps // 4, 1)
         rows = max(rows, least * min(groups, max(rows // least, 1)))
     return 2.0 * rows * (columns + SURPLUS_COLUMNS) * tiling.parts * tiling.block_k
-
-
-# -- candidates -------------------------------------------------------------------------------------------------------
-def candidates(gpu: Gpu, problem: Problem) -> Iterator[Tiling]:
-    """The tilings of a product that fit a GPU."""
-    has_tensor = problem.dtype != "float32"
-    precision = {"float32": "ieee", "tf32": "tf32x3"}.get(problem.dtype, "ieee")
-    rows, columns = ((16, 32, 64, 128, 256), (32, 64, 128, 256)) if has_tensor else ((16, 32, 64, 128), (32, 64, 128))
-    depths = (32, 64, 128, 256) if problem.size < 4 else (16, 32, 64, 128)
-    ways = (False, True) if gpu.architecture.has_tma and has_tensor else (False,)
-    for block_m, block_n, block_k, warps, stages, split, by_descriptor in itertools.product(
-        rows, columns, depths, (4, 8), (2, 3, 4, 5), (1, 2, 4), ways
-    ):
-        tiling = Tiling(
-            block_m, block_n, block_k, split_k=split, num_warps=warps, num_stages=stages, precision=precision,
-            swap=has_tensor and block_m < MATRIX_ROWS <= block_n, descriptors=by_descriptor,
-        )  # fmt: skip
-        if warps == 8 and block_m * block_n < 128 * 64:
-            continue
-        if occupancy(gpu, tiling, problem.size):
-            yield tiling if has_tensor else replace(tiling, pack="kn")
-
-
-def ranked(gpu: Gpu, problems: Sequence[Problem], count: int = CANDIDATES) -> list[Tiling]:
-    """The tilings that theory has for the best over all of some problems, one that is best at a single one first.
-
-    What a tiling takes beyond the best one at a problem counts as a share, so that small problems count as much.
-    """
-    every = list(dict.fromkeys(itertools.chain.from_iterable(candidates(gpu, problem) for problem in problems[:1])))
-    each = [
-        work_of(gpu, every, [problem.multiplied] * len(every), problem.extents).seconds(gpu)[:, 0]
-        for problem in problems
-    ]
-    seconds = np.stack(each, axis=1)
-    loss = np.log(seconds / seconds.min(axis=0))
-    best_somewhere = list(dict.fromkeys(seconds.argmin(axis=0).tolist()))
-    order = [*best_somewhere, *(int(at) for at in loss.mean(axis=1).argsort() if at not in best_somewhere)]
-    return [every[at] for at in order[:count]]

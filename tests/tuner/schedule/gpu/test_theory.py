@@ -18,7 +18,7 @@ from tuner.program.job.build import workload_from_json
 from tuner.program.target.cuda import PRODUCTS
 from tuner.schedule.gpu.contraction import contractions
 from tuner.schedule.gpu.plan import Choices
-from tuner.schedule.gpu.theory import CANDIDATES, Problem, candidates, estimate_s, occupancy, problem_of, ranked
+from tuner.schedule.gpu.theory import Problem, estimate_s, occupancy, problem_of
 from tuner.schedule.gpu.tiling import Tiling
 
 MEASURED = Path(__file__).parents[4] / "docs" / "measurements" / "h200-emitted.json.gz"
@@ -66,23 +66,7 @@ def test_what_does_not_fit_is_no_candidate() -> None:
     wide = Tiling(256, 256, 128, num_warps=8, num_stages=5)
     assert occupancy(gpu, wide, 2) == 0
     assert np.isinf(estimate_s(gpu, wide, [Problem(1024, 1024, 1024, "float16", 2)])).all()
-    one = Problem(512, 768, 768, "float16", 2)
-    of_small, of_large = (set(candidates(each, one)) for each in (small, gpu))
-    assert of_small
-    assert {tiling for tiling in of_small if not tiling.descriptors} < of_large
-    assert not any(tiling.descriptors for tiling in of_small)
-
-
-@pytest.mark.parametrize("product", ["a100", "l4", "h100", "b200", "rtx5090"])
-@pytest.mark.parametrize(("dtype", "size"), [("float16", 2), ("tf32", 4), ("float32", 4)])
-def test_every_gpu_has_twenty_tilings_to_compile(product: str, dtype: str, size: int) -> None:
-    gpu = PRODUCTS[product]
-    problems = [Problem(16 * t, 768, 768, dtype, size) for t in (1, 24, 128)]
-    chosen = ranked(gpu, problems)
-    assert len(chosen) == len(set(chosen)) == CANDIDATES
-    seconds = np.array([estimate_s(gpu, tiling, problems) for tiling in chosen])
-    assert np.isfinite(seconds).all()
-    assert (np.diff(seconds.min(axis=0)) >= 0).all()
+    assert np.isfinite(estimate_s(small, Tiling(64, 64, 32), [Problem(1024, 1024, 1024, "float16", 2)])).all()
 
 
 def test_a_contraction_is_a_problem_of_its_groups() -> None:
