@@ -182,6 +182,8 @@ class Checker:
 
 def _runnable(name: str, manifest: JsonObject, files: Mapping[str, bytes]) -> Contender:
     """The library, if it can be run here. Raises ShapewrightError."""
+    if manifest["target"].get("kind") == "cuda":
+        raise ShapewrightError(f"{name} is for GPUs, on which nothing is verified or timed yet: take one for CPUs")
     check_cpu(manifest)
     dispatcher, toolchain = package.dispatcher_of(files, manifest), manifest.get("toolchain") or {}
     library = Contender(manifest["digest"], dispatcher, files[package.LIBRARY], toolchain)

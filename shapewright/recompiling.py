@@ -21,6 +21,9 @@ from tuner.program.language.workload import JsonObject
 
 def ir_of(files: Mapping[str, bytes], manifest: JsonObject) -> Any:
     """The IRModule of a checked library: a function for each kernel, and ENTRY. Raises ShapewrightError."""
+    if manifest["target"].get("kind") == "cuda":
+        problem = "the library is for GPUs, and is called from Python alone"
+        raise ShapewrightError(f"{problem}: take one for CPUs to link its code into something else")
     if IR not in files:
         raise ShapewrightError(f"the library has no {IR}: tune it again")
     built_by, here = manifest.get("toolchain") or {}, toolchain()

@@ -39,6 +39,24 @@ class LeftOut(ShapewrightError):
 
 
 @dataclass(frozen=True)
+class RunsOn:
+    """The hardware of a library: the instruction set of a GPU, or else the features of a CPU."""
+
+    features: frozenset[str]
+    arch: str = ""
+
+    def misfit(self, target: Target) -> str:
+        """Why it does not run there; empty if it does."""
+        own = target.mcpu if target.gpu is not None else ""
+        if self.arch != own:
+            its, wanted = (f"a GPU of {arch}" if arch else "CPUs" for arch in (self.arch, own))
+            return f"it is for {its}, not for {wanted}"
+        missing = sorted(self.features - set(target.hardware.features))
+        reason = refused(missing)
+        return f"it is for a CPU with {', '.join(missing)}{f' ({reason})' if reason else ''}" if missing else ""
+
+
+@dataclass(frozen=True)
 class Candidate:
     """A library by what its manifest says, and where its files are. ``width``: of its ranges, in all."""
 
@@ -46,7 +64,7 @@ class Candidate:
     workload: Workload
     digest: str
     threads: int
-    features: frozenset[str]
+    runs_on: RunsOn
     made_for: object
     width: int
     cache: Cache = Cache.WARM
@@ -55,9 +73,7 @@ class Candidate:
         """Why it cannot serve here; empty if it can."""
         if self.threads != threads:
             return f"it is for {self.threads} threads, not {threads}"
-        missing = sorted(self.features - set(target.hardware.features))
-        reason = refused(missing)
-        return f"it is for a CPU with {', '.join(missing)}{f' ({reason})' if reason else ''}" if missing else ""
+        return self.runs_on.misfit(target)
 
     def rank(self, target: Target) -> tuple[Any, ...]:
         """The best first: made for this very target, for its CPU, for streamed weights, for the widest ranges, then by
@@ -92,7 +108,7 @@ def candidate_of(directory: Path, manifest: bytes) -> Candidate:
         workload = workload_from_stored(json.dumps(data["workload"]))
         threads, fingerprint = data["threads"], data.get("target_fingerprint")
         return Candidate(
-            directory, workload, digest_in(data), _threads(threads), _features(data["target"]),
+            directory, workload, digest_in(data), _threads(threads), _runs_on(data["target"]),
             fingerprint if isinstance(fingerprint, str) else None, _width(data.get("ranges", {})),
             _cache(data.get("cache", Cache.WARM.value)),
         )  # fmt: skip
@@ -147,11 +163,15 @@ def _cache(name: object) -> Cache:
     return Cache(name)
 
 
-def _features(target: Any) -> frozenset[str]:
+def _runs_on(target: Any) -> RunsOn:
+    if isinstance(target, dict) and target.get("kind") == "cuda":
+        if not isinstance(arch := target.get("arch"), str) or not arch:
+            raise LeftOut("its manifest does not say which GPU it is for (target)")
+        return RunsOn(frozenset(), arch)
     features = target["hardware"]["features"] if isinstance(target, dict) else None
     if not isinstance(features, list) or not all(isinstance(each, str) for each in features):
         raise LeftOut("its manifest does not say which CPU it is for (target)")
-    return frozenset(features)
+    return RunsOn(frozenset(features))
 
 
 def _width(ranges: Any) -> int:

@@ -35,7 +35,8 @@ class Finder:
 
     def __init__(self, sources: Sequence[Source], target: Target, *, threads: int, strict: bool) -> None:
         self._sources = list(sources)
-        self._target = target
+        self.target = target
+        """What libraries have to run on."""
         self._threads = threads
         self._strict = strict
         self._matches: dict[str, Match | str] = {}
@@ -80,10 +81,10 @@ class Finder:
                     said = self._said.setdefault(workload.key, [])
                     if threads != self._threads:
                         said.append(f"{workload} runs on one thread: no library of it is for {self._threads}")
-                    if (cores := match.other_cores(self._target)) is not None:
+                    if (cores := match.other_cores(self.target)) is not None:
                         said.append(
                             f"{source.name} has libraries that were tuned on {cores} cores, here are "
-                            f"{self._target.hardware.cores}"
+                            f"{self.target.hardware.cores}"
                         )
                     keep(match.library)
                     return match
@@ -101,7 +102,7 @@ class Finder:
             self._sources.remove(source)
             self._warn(f"{error}; libraries that were kept earlier serve in its place, and what has none is not tuned")
             if not any(each.name == str(kept_folder()) for each in self._sources) and is_folder(kept_folder()):
-                self._sources.append(Directory(kept_folder(), self._target))
+                self._sources.append(Directory(kept_folder(), self.target))
                 return self._asked(self._sources[-1], workload, threads)
             return ""
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from shapewright.c_library.project import write_project
+from shapewright.checking import Checker
 from shapewright.loading import load
 from tests.shapewright import gpu_calls
 from tests.tuner.library.gpu.driven import dense
@@ -118,6 +120,14 @@ def test_loading_says_why_a_library_cannot_run(gpu: ProcessPoolExecutor, gpus: s
     message = gpu.submit(gpu_calls.loading, gpus).result(TIMEOUT_S)
     assert message.startswith(said)
     assert bool(message) is bool(said)
+
+
+def test_what_takes_cpus_alone_says_so(folder: Path, tmp_path: Path) -> None:
+    files = files_of.read_files(folder)
+    with Checker() as checker, pytest.raises(ShapewrightError, match="for GPUs, on which nothing is verified"):
+        checker.check("mine", files)
+    with pytest.raises(ShapewrightError, match="for GPUs, and is called from Python alone"):
+        write_project(files, tmp_path / "c", "mine")
 
 
 def test_errors_are_ones_of_ours() -> None:

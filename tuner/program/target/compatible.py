@@ -21,8 +21,8 @@ MAX_CORES = 512
 @lru_cache(maxsize=16)
 def cores_by_fingerprint(target: Target) -> Mapping[str, int]:
     """The number of cores by fingerprint, of ``target`` by each of its names and with every number of cores, but for
-    itself; nothing for one with more than MAX_CORES."""
-    if target.hardware.cores > MAX_CORES:
+    itself; nothing for one with more than MAX_CORES, and for a GPU, whose host's cores do not count."""
+    if target.gpu is not None or target.hardware.cores > MAX_CORES:
         return {}
     names = {target.mcpu, generic_name(target.architecture, target.hardware.features)}
     known = {
