@@ -18,6 +18,7 @@ from torch._dynamo.exc import RestartAnalysis, SkipFrame
 
 from shapewright.sources.finder import Finder, finder_of
 from shapewright.sources.reports import NotReplaced, Replaced
+from shapewright.torch.devices import target_of
 from shapewright.torch.floats import read_as_constants
 from shapewright.torch.graphs import replace_lifted
 from shapewright.torch.lowering import register
@@ -56,8 +57,9 @@ def shapewright(
         report.note([TRAINING])
         return compiler(graph, example_inputs, None)
     try:
-        threads = given.get("threads") or torch.get_num_threads()
-        finder = finder_of(given.get("source"), strict=bool(given.get("strict")), threads=threads)
+        target = target_of(example_inputs)
+        threads = given.get("threads") or (torch.get_num_threads() if target.gpu is None else 1)
+        finder = finder_of(given.get("source"), strict=bool(given.get("strict")), threads=threads, target=target)
     except InvalidInput:
         raise
     except Exception as error:

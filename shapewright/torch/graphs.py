@@ -15,6 +15,7 @@ from shapewright.sources.finder import Finder
 from shapewright.sources.reports import NotReplaced
 from shapewright.sources.source import Match
 from shapewright.torch.changing import integers_as_operands
+from shapewright.torch.devices import CUDA, device_of
 from shapewright.torch.op import call, prepared
 from shapewright.torch.plan import DTYPES, Plan, Taken
 from shapewright.torch.reports import Replaced, Report
@@ -41,7 +42,7 @@ def replace_lifted(graph: fx.GraphModule, constants: frozenset[str], finder: Fin
     if fixed := fix_sizes(graph, constants, finder, lifting, sum(flops.values())):
         report.note(fixed)
         lifting = lift(graph, constants)
-    rewriting = _Rewriting(graph)
+    rewriting = _Rewriting(graph, device_of(finder.target))
     rewriting.read_sizes_of_inputs()
     report.kept += [NotReplaced(left.node, left.op, left.reason, flops.get(left.node, 0)) for left in lifting.left]
     for op in lifting.ops:
@@ -79,8 +80,9 @@ COPIES = frozenset({aten.clone.default, aten.view.default, aten._unsafe_view.def
 class _Rewriting:
     """The nodes of one graph while calls take the places of some."""
 
-    def __init__(self, graph: fx.GraphModule) -> None:
+    def __init__(self, graph: fx.GraphModule, device: str) -> None:
         self._graph = graph.graph
+        self._device = device
         self._nodes = {node.name: node for node in graph.graph.nodes}
         self._symbols: dict[str, fx.Node | tuple[fx.Node, int]] = {}
         """Where the value of each symbol is found: an input, or a dim of one."""
@@ -116,8 +118,9 @@ class _Rewriting:
         if missing:
             return f"the size {missing[0]} is not at hand"
         values = [_value(self._nodes[name]) for name in _inputs(op)]
-        if any(not isinstance(value, torch.Tensor) or value.device.type != "cpu" for value in values):
-            return "it does not run on the CPU"
+        devices = {value.device if isinstance(value, torch.Tensor) else None for value in values}
+        if len(devices) != 1 or (device := devices.pop()) is None or device.type != self._device:
+            return f"it does not run on {'one GPU' if self._device == CUDA else 'the CPU'}"
         if len(op.workload.outputs) != 1 or op.workload.outputs[0].dtype not in DTYPES:
             return "its output is not one tensor of a dtype that PyTorch has"
         return ""

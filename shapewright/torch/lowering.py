@@ -78,7 +78,7 @@ def _lowered(operands: Sequence[Any], sizes: Sequence[Any], text: str) -> Any:
     order = _order(plan.output, len(sizes))
     result = ir.ExternKernelOut(
         layout=ir.FixedLayout(
-            torch.device("cpu"), DTYPES[plan.dtype], [_product(sizes, group) for group in plan.output]
+            operands[0].get_device(), DTYPES[plan.dtype], [_product(sizes, group) for group in plan.output]
         ),
         inputs=inputs,
         constant_args=(text,),

@@ -3,8 +3,8 @@
     call(Tensor[] operands, SymInt[] sizes, str plan) -> Tensor
 
 ``operands`` are tensors of the model, weights as they are; ``sizes`` those of the output; ``plan`` says which library
-runs and how tensors are viewed (``shapewright.torch.plan``). It is registered through ``Library.impl``, for the CPU and
-for fake tensors, whose symbolic sizes it keeps. ``torch.vmap`` runs it once for each sample.
+runs and how tensors are viewed (``shapewright.torch.plan``). It is registered through ``Library.impl``, for the CPU,
+for GPUs and for fake tensors, whose symbolic sizes it keeps. ``torch.vmap`` runs it once for each sample.
 
 It is for inference. Whoever asks it for a derivative, backward or forward, gets a RuntimeError: a zero would be wrong.
 """
@@ -43,7 +43,7 @@ def calls_so_far() -> list[Call]:
 
 
 def run(operands: Sequence[torch.Tensor], sizes: Sequence[int], plan: str) -> torch.Tensor:
-    """What the operator does on the CPU."""
+    """What the operator does on the CPU and on GPUs."""
     return (_calls.get(plan) or prepared(plan))(operands, sizes)
 
 
@@ -124,12 +124,14 @@ def _sample(tensor: torch.Tensor, axis: int | None, index: int) -> torch.Tensor:
 library = torch.library.Library(NAMESPACE, "DEF")
 library.define("call(Tensor[] operands, SymInt[] sizes, str plan) -> Tensor")
 library.impl("call", run, "CPU")
+library.impl("call", run, "CUDA")
 library.impl("call", _guarded, "Autograd", with_keyset=True)
 torch.library.register_fake(f"{NAMESPACE}::call", _fake, lib=library)
 torch.library.register_vmap(f"{NAMESPACE}::call", _batched, lib=library)
 # What backward of a call runs: an operator, so that a compiled graph refuses when its backward runs, not before.
 library.define("no_derivative(Tensor gradient, Tensor like) -> Tensor")
 library.impl("no_derivative", _refuse, "CPU")
+library.impl("no_derivative", _refuse, "CUDA")
 torch.library.register_fake(f"{NAMESPACE}::no_derivative", lambda gradient, like: torch.empty_like(like), lib=library)
 
 call = torch.ops.shapewright.call.default

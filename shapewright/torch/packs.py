@@ -201,7 +201,7 @@ class Packs:
 def _checksum(tensors: Sequence[torch.Tensor]) -> int:
     total = 0
     for tensor in tensors:
-        total = zlib.crc32(tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy(), total)
+        total = zlib.crc32(tensor.detach().contiguous().reshape(-1).view(torch.uint8).cpu().numpy(), total)
     return total
 
 
@@ -214,7 +214,7 @@ def forget(tensors: Sequence[torch.Tensor] | None = None) -> None:
 
 
 def _has_storage(tensor: torch.Tensor) -> bool:
-    return tensor.is_cpu and tensor.layout is torch.strided and not tensor.is_nested
+    return (tensor.is_cpu or tensor.is_cuda) and tensor.layout is torch.strided and not tensor.is_nested
 
 
 @torch._disable_dynamo  # type: ignore[untyped-decorator]

@@ -19,6 +19,7 @@ import torch
 
 from shapewright.models.lifted import Fold, View, unviewed, viewed
 from shapewright.sources.libraries import library_of
+from shapewright.torch.devices import CPU, aligned
 from shapewright.torch.native import share_threads
 from shapewright.torch.packs import Packs
 from tuner.errors import InvalidInput
@@ -107,6 +108,7 @@ class Call:
 
     def __init__(self, plan: Plan) -> None:
         self._library = library = library_of(plan.digest)
+        self._is_for_gpu = library.is_for_gpu
         share_threads(library)
         # What is packed here is the library's own: only sizes that nothing else determines are left to compare.
         self._unwatched: Run = (lambda operands: library(*operands)) if library.has_sized_constants else library.run
@@ -146,24 +148,30 @@ class Call:
 
     @property
     def is_plain(self) -> bool:
-        """Whether a call is one of the library's code, without a pool to be had or sizes to be compared before."""
-        return not self._library.has_sized_constants and not self._library.needs_pool
+        """Whether a call is one of the library's code on the CPU, without a pool to be had or sizes to be compared
+        before."""
+        library = self._library
+        return not (library.has_sized_constants or library.needs_pool or library.is_for_gpu)
 
     def __call__(self, operands: Sequence[torch.Tensor], sizes: Sequence[int]) -> torch.Tensor:
         if self._flat is None or len(sizes) != self._rank:
             # The result is a view, which must not know what it is a view of: whoever called may write to it.
             with torch._C._AutoDispatchBelowADInplaceOrView():
-                result = torch.empty(_joined(self._view, sizes), dtype=self._dtype, device="cpu")
+                result = torch.empty(_joined(self._view, sizes), dtype=self._dtype, device=self._device_of(operands))
                 if result.numel():
                     self._run([*[get(operands) for get in self._operands], result])
                 return unviewed(result, self._view, sizes)
         # Sizes one by one: PyTorch reads a list more slowly.
-        out = torch.empty(*sizes, dtype=self._dtype, device="cpu")
+        out = torch.empty(*sizes, dtype=self._dtype, device=self._device_of(operands))
         if 0 not in sizes:
             values = [get(operands) for get in self._operands]
             values.append(self._flat(out))
             self._run(values)
         return out
+
+    def _device_of(self, operands: Sequence[torch.Tensor]) -> Any:
+        """Where the output is: on the GPU that the operands are on."""
+        return operands[0].device if self._is_for_gpu else CPU
 
     def direct(self, operands: Sequence[torch.Tensor], result: torch.Tensor) -> None:
         """A call where each operand comes by itself, in the library's order: its tensors as they are if it is kept,
@@ -186,23 +194,29 @@ class Call:
             if taken.is_kept:
                 yield _kept(_packs(self._library, name, taken), range(first, first + count))
             else:
-                yield operator.itemgetter(first)
+                yield _aligned_at(first) if self._is_for_gpu else operator.itemgetter(first)
             first += count
 
     def _varying(self, name: str, position: int, view: View) -> Get:
         """An operand that is new at every call, as a tensor without gaps."""
-        flat, rank = _flattening(view), sum(map(len, view))
+        flat, rank, is_for_gpu = _flattening(view), sum(map(len, view)), self._is_for_gpu
 
         def get(operands: Sequence[torch.Tensor]) -> torch.Tensor:
             given = operands[position]
             if flat is not None and given.dim() == rank and given.is_contiguous():
-                return flat(given)
+                return aligned(flat(given)) if is_for_gpu else flat(given)
             tensor = viewed(given, view).contiguous()
+            if is_for_gpu:
+                tensor = aligned(tensor)
             if tensor.data_ptr() != given.data_ptr():
                 self.copies[name] = self.copies.get(name, 0) + 1
             return tensor
 
         return get
+
+
+def _aligned_at(position: int) -> Get:
+    return lambda operands: aligned(operands[position])
 
 
 def _flattening(view: View) -> Callable[[torch.Tensor], torch.Tensor] | None:
@@ -248,9 +262,11 @@ def _packed(library: Library, name: str, taken: Taken, tensors: Sequence[torch.T
         given = iter(tensor.detach() for tensor in tensors)
         value = taken.fold.value({node: next(given) for node in taken.fold.nodes if node is not None})
     value = viewed(value, taken.view).contiguous()
+    if library.is_for_gpu:
+        value = aligned(value)
     if not taken.packed:
         return value
-    packed = library.pack(name, _array(value))
+    packed = library.pack(name, value if library.is_for_gpu else _array(value))
     return packed if library.has_sized_constants else packed.tensor
 
 

@@ -1,0 +1,32 @@
+"""On which device a model runs, as libraries name it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+
+from shapewright.gpu import ALIGNMENT
+from tuner.program.target import Target, native
+
+CPU, CUDA = "cpu", "cuda"
+
+
+def device_of(target: Target) -> str:
+    """PyTorch's name of the kind of device that a library of the target computes on."""
+    return CPU if target.gpu is None else CUDA
+
+
+def aligned(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor, or a copy, so that it begins where kernels for GPUs ask for it."""
+    return tensor.clone() if tensor.data_ptr() % ALIGNMENT else tensor
+
+
+def target_of(values: Iterable[object]) -> Target:
+    """What libraries for a graph of these inputs have to be for: the GPU that one of them is on, or this CPU. Raises
+    InvalidInput for a GPU whose instructions are not known here."""
+    for value in values:
+        if isinstance(value, torch.Tensor) and value.device.type == CUDA:
+            major, minor = torch.cuda.get_device_capability(value.device)
+            return Target.from_json({"kind": "cuda", "arch": f"sm_{major}{minor}"})
+    return native()

@@ -1,0 +1,48 @@
+"""Graphs of PyTorch with tensors on GPUs that are fake, in a process with the stand-in for a driver."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn import functional
+
+from shapewright.download import write
+from shapewright.sources.finder import finder_of
+from shapewright.torch.graphs import replace_lifted
+from shapewright.torch.op import call
+from tests.tuner.library.gpu.driven import build
+from tuner.program.job.build import workload_from_json
+from tuner.program.target import Target, native
+from tuner.schedule.gpu.plan import Choices
+from tuner.schedule.gpu.tiling import Tiling
+
+WORKLOAD = {"op": "dense", "args": {"m": "M", "n": 64, "k": 48}, "epilogue": ["bias"], "dtype": "float16"}
+TARGETS = {
+    "cpu": native(), "sm_90": Target.from_json({"kind": "cuda", "arch": "sm_90"}),
+    "sm_80": Target.from_json({"kind": "cuda", "arch": "sm_80"}),
+}  # fmt: skip
+
+
+def replaced(device: str, target: str) -> dict[str, Any]:
+    """What becomes of a linear layer on a device, where there is a library for sm_90."""
+    with tempfile.TemporaryDirectory() as folder, FakeTensorMode():
+        shapes = ((5, 48), (64, 48), (64,))
+        operands = [torch.empty(shape, dtype=torch.float16, device=device) for shape in shapes]
+        graph = make_fx(functional.linear)(*operands)
+        constants = frozenset(node.name for node in list(graph.graph.nodes)[1:3])
+        with unset_fake_temporarily():
+            _, files = build(workload_from_json(WORKLOAD), [Choices(product=Tiling(64, 64, 32, pack="kn"))])
+            write(files.files, Path(folder))
+            finder = finder_of(folder, target=TARGETS[target])
+            report = replace_lifted(graph, constants, finder)
+        out = graph(*operands)
+        return {
+            "calls": sum(node.target is call for node in graph.graph.nodes),
+            "kept": [each.reason for each in report.kept],
+            "output": (str(out.device), tuple(out.shape), str(out.dtype), isinstance(out, FakeTensor)),
+        }

@@ -1,0 +1,32 @@
+"""Graphs on GPUs: libraries for that GPU take their places, no others."""
+
+from __future__ import annotations
+
+from concurrent.futures import ProcessPoolExecutor
+
+import pytest
+
+from tests.shapewright.torch import gpu_graphs
+
+TIMEOUT_S = 200.0
+
+
+def test_a_layer_on_a_gpu_is_a_call_of_a_library_for_it(gpu: ProcessPoolExecutor) -> None:
+    found = gpu.submit(gpu_graphs.replaced, "cuda", "sm_90").result(TIMEOUT_S)
+    assert (found["calls"], found["kept"]) == (1, [])
+    assert found["output"] == ("cuda:0", (5, 64), "torch.float16", True)
+
+
+@pytest.mark.parametrize(
+    ("device", "target", "reason"),
+    [
+        ("cuda", "cpu", "it does not run on the CPU"),
+        ("cpu", "sm_90", "it does not run on one GPU"),
+        ("cpu", "cpu", "it is for a GPU of sm_90, not for CPUs"),
+        ("cuda", "sm_80", "it is for a GPU of sm_90, not for a GPU of sm_80"),
+    ],
+)
+def test_what_is_elsewhere_is_left_to_pytorch(gpu: ProcessPoolExecutor, device: str, target: str, reason: str) -> None:
+    found = gpu.submit(gpu_graphs.replaced, device, target).result(TIMEOUT_S)
+    assert found["calls"] == 0
+    assert reason in found["kept"]
