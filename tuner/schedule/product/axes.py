@@ -152,7 +152,7 @@ def canonicalised(values: Mapping[str, int], product: Product, atoms: Mapping[in
         values = {**values, "panel": canonical_panel(is_wide)}
     if atom.unit is not None and not is_in_place and pack != product.pack_of_dots:
         return {**values, **_of_unit(values, atom, constant)}
-    canonical = {**values, **{name: value for name, value, _ in _forced(values, product)}}
+    canonical = {**values, **{name: value for name, value, _ in _forced(values, product, atom)}}
     is_dots = pack == product.pack_of_dots
     if "group" in canonical and (is_in_place or atom.unit is not None) and not (is_dots and atom.is_along_k):
         # What is not packed has no words, and is multiplied by vectors.
@@ -168,10 +168,11 @@ def canonical_panel(is_wide: bool) -> int:
     return WIDE if is_wide else OF_VECTORS
 
 
-def _forced(values: Mapping[str, int], product: Product) -> Iterator[tuple[str, int, str]]:
+def _forced(values: Mapping[str, int], product: Product, atom: Atom) -> Iterator[tuple[str, int, str]]:
     """What the other values leave no choice of: the axis, its value, and what is said of another one."""
     constant, pack = product.right.is_packed_ahead, values["pack"]
-    if pack == BY_BLOCK:
+    # For a matrix unit the rows of a block are packed, too, and are not all rows.
+    if pack == BY_BLOCK and atom.unit is None:
         yield "mb", MAX_BLOCK, f"pack=1 lets all rows share a panel: needs mb={MAX_BLOCK}, got {{mb}}"
     if not (constant or pack):
         yield "near", 0, "near={near} needs a packed operand to stream from"
@@ -214,7 +215,7 @@ def check(
         raise IllegalKernel(f"mb={mb} mr={mr} packs {mb * mr} rows, limit {MAX_PACKED_ROWS}")
     if atom.group > 1 and not constant and values["pack"] == IN_PLACE and product.pack_of_dots != IN_PLACE:
         raise IllegalKernel(f"group={atom.depth} multiplies words: needs the panels packed")
-    for name, value, text in _forced(values, product):
+    for name, value, text in _forced(values, product, atom):
         if values[name] != value:
             raise IllegalKernel(text.format(**values))
     if 0 < ahead < ku:

@@ -1,7 +1,8 @@
 """Totals of a register tile in the tile registers of a matrix unit.
 
 Rows are packed at the call and panels before they are used, both filled up with zeros to whole multiplications. Totals
-go through memory, a few lines of L1, on their way to the output and back.
+go through memory, a few lines of L1, on their way to the output and back. Where groups of steps share a factor, sums of
+a group do, and are added to totals that stand behind them in memory.
 """
 
 from __future__ import annotations
@@ -9,13 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 
 from tuner.schedule.product.atom import registers_of
-from tuner.schedule.product.context import EmitContext
-from tuner.schedule.product.product import ceil_div
+from tuner.schedule.product.context import EmitContext, Run
+from tuner.schedule.product.product import Late, ceil_div
 from tuner.schedule.product.readers import PackedRows, PackedSlice
 from tuner.schedule.product.tile import Tile, Use
 from tuner.schedule.tir import I, TirExpr, i64, tirx
+from tuner.schedule.vector.dtypes import constant
 from tuner.schedule.vector.memory import bytes_of, workspace
 
 
@@ -32,6 +35,10 @@ class MatrixTile(Tile):
         self.down, self.across, least = registers_of(self.atom, self.lanes, self.height, self.panel.vectors)
         self.spare = min(self.unit.registers - least + 1, self.across)
 
+    @property
+    def late(self) -> Late | None:
+        return self.context.right.late(self.context)
+
     def _each_total(self) -> Iterator[tuple[int, TirExpr, TirExpr]]:
         """Each register of totals, where it is in memory, and the bytes from a row to the next there."""
         for i in range(self.down):
@@ -40,8 +47,21 @@ class MatrixTile(Tile):
                 yield i * self.across + j, tirx.address_of(at), _stride(self.totals)
 
     def clear(self) -> None:
+        if self.late is None:
+            self._clear_registers()
+            return
+        with I.serial(i64(0), self.count) as r:
+            for v in range(self.panel.vectors):
+                nothing = constant(0, self.atom.total, self.lanes)
+                I.buffer_store(self.totals, nothing, self._total(r, v))
+
+    def _clear_registers(self) -> None:
         for register, *_ in self._each_total():
             I.evaluate(self.unit.zero(register))
+
+    def _total(self, r: TirExpr, v: int) -> list[TirExpr]:
+        """Where vector ``v`` of a row of the totals is in memory."""
+        return [r + i64(_first(self.context, self.late)), self.vectors.ramp(i64(v * self.lanes))]
 
     def resume(self) -> None:
         with I.serial(i64(0), self.count) as r:
@@ -54,16 +74,36 @@ class MatrixTile(Tile):
     def each(self, use: Use) -> None:
         with I.serial(i64(0), self.count) as r:
             for v in range(self.panel.vectors):
-                use(I.Bind(self.totals[r, self.vectors.ramp(i64(v * self.lanes))]), r, i64(v))
+                use(I.Bind(self.totals[tuple(self._total(r, v))]), r, i64(v))
 
     def reduce(self, ordinal: TirExpr) -> None:
+        assert isinstance(self.rows, PackedRows)
+        first, late = I.Bind(self.row - self.rows.row), self.late
+        if late is None:
+            self._multiply(first, Run(i64(0), self.chunk.length))
+        else:
+            self.in_groups(late, partial(self._group, late, first))
+
+    def _group(self, late: Late, first: TirExpr, run: Run) -> None:
+        """The totals after the steps of ``run``, which share a factor."""
+        self._clear_registers()
+        self._multiply(first, run)
+        step = self.chunk.first + run.begin
+        factors = [I.Bind(late.factor(self.panel, step, v)) for v in range(self.panel.vectors)]
+        with I.serial(i64(0), self.count) as r:
+            for v, factor in enumerate(factors):
+                place, sums = self._total(r, v), self.totals[r, self.vectors.ramp(i64(v * self.lanes))]
+                I.buffer_store(self.totals, self.totals[tuple(place)] + sums * factor, place)
+
+    def _multiply(self, first: TirExpr, run: Run) -> None:
+        """Add the products of the steps of a run to the registers of totals, and store these. ``first``: of the tile's
+        rows in the packed ones."""
         rows, panel, chunk, unit = self.rows, self.columns, self.chunk, self.unit
         assert isinstance(rows, PackedRows) and isinstance(panel, PackedSlice)
         steps, lefts = self.atom.steps, self.down * self.across
-        first = I.Bind(self.row - rows.row)
         word = i64(self.context.left.word_elements(self.context))
-        with I.serial(i64(0), ceil_div(chunk.length, steps)) as turn:
-            step = I.Bind(turn * i64(steps))
+        with I.serial(i64(0), ceil_div(run.length, steps)) as turn:
+            step = I.Bind(run.begin + turn * i64(steps))
             for i in range(self.down):
                 at = rows.buffer[first + i64(i * self.atom.rows), step * word]
                 I.evaluate(unit.load(lefts + i, tirx.address_of(at), _stride(rows.buffer)))
@@ -90,5 +130,11 @@ def with_totals(context: EmitContext) -> Iterator[EmitContext]:
     if atom.unit is None:
         yield context
         return
-    with workspace((i64(context.kernel["mr"]), i64(context.nr)), atom.total) as totals:
+    rows = context.kernel["mr"] + _first(context, context.right.late(context))
+    with workspace((i64(rows), i64(context.nr)), atom.total) as totals:
         yield replace(context, totals=totals)
+
+
+def _first(context: EmitContext, late: Late | None) -> int:
+    """The first row of totals in memory: behind the sums of a group, where these are multiplied by a factor."""
+    return 0 if late is None else context.kernel["mr"]

@@ -104,6 +104,19 @@ class Tile(ABC):
     def each(self, use: Use) -> None:
         """Every vector of the valid rows."""
 
+    def in_groups(self, late: Late, group: Callable[[Run], None]) -> None:
+        """All steps of k, where those of a ``group`` share a factor that their sums are multiplied by."""
+        length, steps = self.chunk.length, i64(late.steps)
+        if self.context.part is not None and late.steps >= late.depth:
+            group(Run(i64(0), length))
+            return
+        whole, rest = tirx.floordiv(length, steps), late.depth % late.steps
+        with I.serial(i64(0), whole) as number:
+            group(Run(bound(number * steps), steps))
+        if rest:
+            has_rest = None if self.context.part is None else whole * steps < length
+            where(has_rest, lambda: group(Run(whole * steps, i64(rest))))
+
     # -- before and behind ----------------------------------------------------------------------------------------
     def emit(self, ordinal: TirExpr) -> None:
         """``ordinal``: which of the tiles over this panel it is, for the share of the next panel that it prefetches."""
@@ -216,7 +229,7 @@ class VectorTile(Tile):
     def reduce(self, ordinal: TirExpr) -> None:
         late = self.context.right.late(self.context)
         if late is not None:
-            self._in_groups(late)
+            self.in_groups(late, partial(self._group, late, self.rows.places(self)))
             return
         places = self.rows.places(self)
         runs = self.rows.runs(self) or self.columns.runs(self)
@@ -254,19 +267,6 @@ class VectorTile(Tile):
     def _add(self, slot: TirExpr, left: TirExpr, right: TirExpr) -> None:
         I.buffer_store(slot, self.atom.products(slot[self.every], left, right), [self.every])
 
-    def _in_groups(self, late: Late) -> None:
-        """All steps of k, where those of a group share a factor that their sums are multiplied by."""
-        rows, length, steps = self.rows.places(self), self.chunk.length, i64(late.steps)
-        if self.context.part is not None and late.steps >= late.depth:
-            self._group(late, rows, Run(i64(0), length))
-            return
-        whole, rest = tirx.floordiv(length, steps), late.depth % late.steps
-        with I.serial(i64(0), whole) as number:
-            self._group(late, rows, Run(bound(number * steps), steps))
-        if rest:
-            has_rest = None if self.context.part is None else whole * steps < length
-            where(has_rest, lambda: self._group(late, rows, Run(whole * steps, i64(rest))))
-
     def _group(self, late: Late, rows: list[TirExpr], run: Run) -> None:
         """The totals after the steps of ``run``, which share a factor."""
         totals, unroll, (first, steps) = self.slots, self.kernel["ku"], (run.begin, run.length)
@@ -282,4 +282,4 @@ class VectorTile(Tile):
         for v in range(self.panel.vectors):
             factor = I.Bind(late.factor(self.panel, self.chunk.first + first, v))
             for total, part in zip(totals, sums, strict=True):
-                self._add(total[v], part[v][self.every], factor)
+                I.buffer_store(total[v], total[v][self.every] + part[v][self.every] * factor, [self.every])

@@ -10,45 +10,42 @@ the register tile (decoded.py). A micro-kernel has the axes of every product; ``
 One axis more is of this rule alone, ``late``,
 
 1: what neighbouring steps of k share, as the scale of a group, is multiplied by the sums over them, 0: by each weight.
+
+Rows of bfloat16 are multiplied by small integers in words of both (``group``): panels are unpacked to these then, and
+what is shared is multiplied late.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from functools import partial
 
 from tuner.errors import IllegalKernel
 from tuner.program.job.task import SearchTask
-from tuner.program.language.dims import DimExpr
 from tuner.program.language.dtypes import FLOATS
 from tuner.program.language.expr import (
     Axis,
     Binary,
-    Call,
     Const,
     Expr,
     Extent,
     Read,
     axes_of,
-    children,
     reads,
     rebuild,
     walk,
 )
 from tuner.program.language.inline import MAX_NODES, node_count, substituted
 from tuner.program.language.notation import Stage
-from tuner.program.language.program import Program
 from tuner.program.language.workload import Workload
-from tuner.program.reference import compute
 from tuner.schedule.access import values as values_of
 from tuner.schedule.layout import Layout, PackLayout
-from tuner.schedule.product.atoms import FMA, only_fma
+from tuner.schedule.product.atoms import FMA
 from tuner.schedule.product.axes import (
+    BY_BLOCK,
+    atom_axes,
+    atom_of,
     canonicalised,
     check,
     default_values,
@@ -65,16 +62,14 @@ from tuner.schedule.product.parts import split_axes
 from tuner.schedule.product.product import can_hold_partial
 from tuner.schedule.product.rule import ProductRule
 from tuner.schedule.rule import Mismatch, NoMatch, need, pattern
-from tuner.schedule.rules.quantized.decoded import CODE, Code, Decoded, Grouped
+from tuner.schedule.rules.quantized.codes import code_in
+from tuner.schedule.rules.quantized.decoded import CODE, Decoded, Grouped
+from tuner.schedule.rules.quantized.words import instructions
 from tuner.schedule.space import Axis as KernelAxis
 from tuner.schedule.space import MicroKernel, SearchSpace
 
 WORD_BYTES = 4
 """Eight steps of k of a column stand together in a panel of numbers of four bits."""
-SIGN = 8
-"""The bit of four that two's complement takes for the sign."""
-EXACT = frozenset({"where", "min", "max"})
-"""Functions of small integers that are exact."""
 MIN_GROUP = 16
 """Steps of k whose sums are worth being multiplied by what they share."""
 
@@ -91,7 +86,7 @@ class Quantized(ProductRule[MatrixProduct[Decoded]]):
     def space(self, task: SearchTask) -> SearchSpace:
         hardware, product = task.known_target.hardware, self.product(task.workload)
         atoms = product.atoms(hardware)
-        tile = tile_axes(product.depth if can_hold_partial(product.result.dtype) else 0)
+        tile = tile_axes(product.depth if can_hold_partial(product.result.dtype) else 0, atoms)
         axes = (
             *(KernelAxis(axis.name, axis.doc, (0,)) if axis.name in ("near", "ahead") else axis for axis in tile),
             KernelAxis("rows", "rows are packed at each call", (0, 1)),
@@ -101,14 +96,22 @@ class Quantized(ProductRule[MatrixProduct[Decoded]]):
             *panel_axes(is_packed_ahead=True),
             *split_axes(task, product),
             KernelAxis("late", "shared factors are multiplied by sums", (0, 1) if product.right.grouped else (0,)),
+            *atom_axes(atoms, is_optional=True),
         )
+        in_words = {"pack": BY_BLOCK, "late": int(product.right.grouped is not None), "kc": 0}
 
         def checked(kernel: MicroKernel) -> None:
             check(kernel, product, atoms, task.threads, hardware)
-            if kernel["late"] and (kernel["pack"] or kernel["kc"]):
+            if atom_of(kernel, atoms).group > 1:
+                for name, value in in_words.items():
+                    if kernel[name] != value:
+                        raise IllegalKernel(f"group={kernel['group']} needs {name}={value}, got {kernel[name]}")
+            elif kernel["late"] and (kernel["pack"] or kernel["kc"]):
                 raise IllegalKernel(f"late=1 needs pack=0 kc=0, got pack={kernel['pack']} kc={kernel['kc']}")
 
         def canonical(values: Mapping[str, int]) -> dict[str, int]:
+            if atom_of(values, atoms).group > 1:
+                return canonicalised({**values, **in_words}, product, atoms)
             # Weights that are unpacked are used as they are; beside ``late``, k is in one chunk.
             late = 0 if values["pack"] else values["late"]
             return canonicalised({**values, "late": late, "kc": 0 if late else values["kc"]}, product, atoms)
@@ -149,7 +152,8 @@ def match(workload: Workload) -> MatrixProduct[Decoded]:
     right = _decoded(workload, multiplied(columns), n, k)
     _need_storage(workload, left.tensor, right, (m, n, k))
     need_chain(workload, sums, rest, (left.tensor, *right.constants))
-    return matrix_product(workload, sums, left.tensor, right, rest, only_fma)
+    atoms = partial(instructions, workload, left.tensor, right, workload.sizes[k].constant or 0)
+    return matrix_product(workload, sums, left.tensor, right, rest, atoms)
 
 
 def _sums(workload: Workload) -> tuple[Stage, list[Stage]]:
@@ -246,51 +250,3 @@ def _need_storage(workload: Workload, left: str, right: Decoded, axes: tuple[str
         first, *rest = workload.tensors[name].dims
         is_whole = first == workload.sizes[n] and all(dim.constant is not None for dim in rest)
         need(is_whole, f"{name} is larger than what is read of it, or dynamic")
-
-
-# -- numbers of four bits, found by what they compute ------------------------------------------------------------------
-def code_in(workload: Workload, expr: Expr, n: str, k: str) -> tuple[Expr, Code] | None:
-    """The largest part of ``expr`` that is nothing but four bits of a byte as a number."""
-    found = ((node, _code(workload, node, n, k)) for node in walk(expr))
-    return next(((node, code) for node, code in found if code is not None), None)
-
-
-def _code(workload: Workload, expr: Expr, n: str, k: str) -> Code | None:
-    found, place = reads(expr), (Axis(n), Binary("//", Axis(k), Const(2)))
-    if not found or any(read.tensor != found[0].tensor or read.indices != place for read in found):
-        return None
-    tensor = found[0].tensor
-    if workload.tensors[tensor].dtype not in ("uint8", "int8") or not _asks_parity_alone(expr, k):
-        return None
-    values = _values(workload, expr, tensor, n, k)
-    if not np.isfinite(values).all():
-        return None
-    bits = np.arange(256)[:, None] >> [0, 4]
-    for high_first, flipped in itertools.product((False, True), (0, SIGN)):
-        numbers = ((bits[:, ::-1] if high_first else bits) & 15) ^ flipped
-        offset = float(values[0, 0]) - numbers[0, 0]
-        if offset == int(offset) and np.array_equal(values, numbers + offset):
-            return Code(workload.element_types.type_of(expr), tensor, high_first, flipped, int(offset))
-    return None
-
-
-def _asks_parity_alone(expr: Expr, k: str) -> bool:
-    """Whether the value of k does not matter beyond ``k % 2``, in arithmetic that is exact."""
-    if expr == Binary("%", Axis(k), Const(2)) or isinstance(expr, Read):
-        return True
-    if isinstance(expr, Axis | Extent) or (isinstance(expr, Call) and expr.function not in EXACT):
-        return False
-    return all(_asks_parity_alone(child, k) for child in children(expr))
-
-
-def _values(workload: Workload, expr: Expr, tensor: str, n: str, k: str) -> NDArray[Any]:
-    """[256, 2]: what an expression of a byte is, by the byte and by ``k % 2``."""
-    name, dtype = f"{tensor} decoded", workload.tensors[tensor].dtype
-    every = Workload(
-        Program((Stage(name, (n, k), expr),), (name,)),
-        extents=((n, DimExpr.of(256)), (k, DimExpr.of(2))),
-        dtypes=((tensor, dtype), (name, workload.element_types.type_of(expr))),
-        shapes=((tensor, (DimExpr.of(256), DimExpr.of(1))),),
-    )
-    (result,) = compute(every, [np.arange(256, dtype=np.uint8).view(dtype)[:, None]], {})
-    return result

@@ -6,10 +6,14 @@ side: one load serves eight steps, each of which is a shift and a mask away.
 What theory expects of it: its bytes are those of the packed constants, scales included. What makes a vector of weights
 of them is done at every step of every tile (``pack=0``), or once for a panel of a block (``pack=1``): tiles find
 float32 in cache then, and the constants are read while the panel is unpacked.
+
+Where all but what many steps share is small integers, panels are unpacked to words of bfloat16, which has these as they
+are, for instructions that multiply such; what is shared is multiplied by sums. So a product is as exact as in float32.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +22,7 @@ from tuner.program.job.task import SearchTask
 from tuner.program.language.expr import TRANSCENDENTAL, Axis, Call, Const, Expr, Extent, Read
 from tuner.schedule.access import values
 from tuner.schedule.loops.estimates import Floats
+from tuner.schedule.product.atom import Atom
 from tuner.schedule.product.axes import packed_vectors
 from tuner.schedule.product.context import Chunk, EmitContext, Panel
 from tuner.schedule.product.estimate import BYTES, REGISTER_BYTES, Estimate
@@ -25,7 +30,7 @@ from tuner.schedule.product.product import Late, Right
 from tuner.schedule.product.readers import PackedSlice
 from tuner.schedule.tir import I, TirExpr, i64, tirx
 from tuner.schedule.vector.arithmetic import bound
-from tuner.schedule.vector.dtypes import constant, loaded, vector_type
+from tuner.schedule.vector.dtypes import as_bits, constant, lanes_of, loaded, vector_type
 from tuner.schedule.vector.expression import Evaluator
 from tuner.schedule.vector.memory import DTYPE
 
@@ -39,6 +44,10 @@ UNPACKED, SHIFT = 3.0, 2.0
 """Operations of a vector of four-bit numbers, and what a shift by a number of steps takes beyond one by a constant."""
 WIDENED = 2.0
 """Operations of a vector of elements that are not float32."""
+JOINED = 3.0
+"""Operations that make a vector of words of two of float32."""
+LATE_ROW = 2.0
+"""Cycles that a row of sums in a matrix unit takes to be multiplied by a factor and added to totals in memory."""
 BESIDE = 0.6
 """What such an operation takes of the multiply-add units: many cores have further ones for shifts, logic and sums."""
 
@@ -97,26 +106,31 @@ class Decoded(Right):
         return self._part(context, self.grouped.each if self.grouped else self.weight, panel, row, v)
 
     def pack(self, context: EmitContext, panel: Panel, to: PackedSlice, chunk: Chunk) -> None:
-        """The weights of a panel at these steps of k, as float32; eight steps of a turn share what they load."""
-        whole = tirx.floordiv(chunk.length, i64(CODES))
+        """The weights of a panel at these steps of k, as float32 or in words; the steps of a turn share what they
+        load."""
+        group, steps = context.words.atom.group, CODES // context.words.atom.group
+        whole = tirx.floordiv(chunk.length, i64(steps))
 
         def unpack(step: TirExpr) -> None:
+            first, row = (chunk.first + step) * i64(group), chunk.first - to.first + step
             for v in range(panel.vectors):
-                columns = context.vectors.ramp(i64(v * context.vectors.lanes))
-                value = self.packed_vector(context, panel, to, chunk.first + step, v)
-                I.buffer_store(to.buffer, value, [to.index, chunk.first - to.first + step, columns])
+                each = [self.packed_vector(context, panel, to, first + i64(j), v) for j in range(group)]
+                to.store(each[0] if group == 1 else _word(each, context.words.atom), row, i64(v))
 
         with I.serial(i64(0), whole) as turn:
-            for number in range(CODES):
-                unpack(turn * i64(CODES) + i64(number))
-        with I.serial(whole * i64(CODES), chunk.length) as step:
+            for number in range(steps):
+                unpack(turn * i64(steps) + i64(number))
+        with I.serial(whole * i64(steps), chunk.length) as step:
             unpack(step)
 
     def late(self, context: EmitContext) -> Late | None:
         if self.grouped is None:
             return None
-        shared, steps = self.grouped.shared, self.grouped.steps
-        return Late(int(context.depth), steps, lambda panel, step, v: self._part(context, shared, panel, step, v))
+        shared, group = self.grouped.shared, context.words.atom.group
+        depth, steps = int(context.depth) // group, -(-self.grouped.steps // group)
+        return Late(
+            depth, steps, lambda panel, step, v: self._part(context, shared, panel, step * i64(group), v)
+        )  # fmt: skip
 
     def _part(self, context: EmitContext, expr: Expr, panel: Panel, step: TirExpr, v: int) -> TirExpr:
         """Vector ``v`` of a part of the weight, as float32."""
@@ -145,20 +159,23 @@ class Decoded(Right):
 
     # -- theory -------------------------------------------------------------------------------------------------------
     def widen(self, of: Estimate) -> None:
-        words, task = of.words, of.task
+        words, task, group = of.words, of.task, of.words.group
         tensors, size = task.workload.tensors, BYTES["int4"] if self.code else 0.0
         size += sum(BYTES[tensors[read.tensor].dtype] / group for read, group in self.packed_reads)
-        words.right_bytes = np.full((1, 1), size)
+        words.right_bytes = size * group
         # Only where all steps of a word are one turn are the shifts constants.
         shift = np.where(of.ku < CODES, SHIFT, 0.0) if self.code else 0.0
         operations = np.full((1, 1), self._operations(task, self.weight))
         if self.grouped:
             late, steps = of.of["late"] > 0, self.grouped.steps
             shared = self._operations(task, self.grouped.shared) / steps
+            # Of each multiplication in a unit, the sums of a group go through memory once.
+            drained = LATE_ROW * words.rows * words.steps * group / steps
+            words.cycles = words.cycles + np.where(late, drained, 0.0)
             each = self._operations(task, self.grouped.each)
             operations = np.where(late, each + shared, operations)
             # Sums of a group begin at zero and are added to the totals.
-            words.operations = words.operations * np.where(late, 1.0 + 2.0 / steps, 1.0)
+            words.operations = words.operations * np.where(late, 1.0 + 2.0 * group / steps, 1.0)
         words.right_widened = np.where(of.of["pack"] > 0, 0.0, BESIDE * (operations + shift))
 
     def stream_cycles(self, of: Estimate, in_place: Floats) -> Floats:
@@ -171,10 +188,15 @@ class Decoded(Right):
         return np.where(unpacked, again + left, in_place)
 
     def packing_cycles(self, of: Estimate) -> Floats:
-        c, elements = of.rates, of.columns * of.k
-        operations = BESIDE * self._operations(of.task, self.weight) / of.fma_per_cycle
-        unpacking = elements / of.lanes * (operations + of.lanes * REGISTER_BYTES / c.l2_bytes)
-        size = elements * of.words.right_bytes
+        c, words, group = of.rates, of.columns * of.k, of.words.group
+        # Of the weight without what is multiplied later, where it is.
+        each = np.full((1, 1), self._operations(of.task, self.weight))
+        if self.grouped:
+            each = np.where(of.of["late"] > 0, self._operations(of.task, self.grouped.each), each)
+        joined = np.where(group > 1, JOINED, 0.0)
+        operations = BESIDE * (group * each + joined) / of.fma_per_cycle
+        unpacking = words / of.lanes * (operations + of.lanes * REGISTER_BYTES / c.l2_bytes)
+        size = words * of.words.right_bytes
         reading = size / np.where(size < 0.8 * of.hardware.l2_bytes, c.l2_bytes, c.l3_bytes)
         panels = of.blocks * (np.maximum(unpacking, reading) + c.stream_exposed * np.minimum(unpacking, reading))
         return np.where(of.of["pack"] > 0, panels, 0.0)
@@ -209,6 +231,15 @@ def _numbers(context: EmitContext, code: Code, index: TirExpr, step: TirExpr, fi
     bits = tirx.bitwise_xor(bits, constant(MAGIC_BITS | code.flipped, "uint32", lanes))
     large = bound(tirx.reinterpret(vector_type(DTYPE, lanes), bits))
     return bound(large - constant(MAGIC - code.offset, DTYPE, lanes))
+
+
+def _word(neighbours: Sequence[TirExpr], atom: Atom) -> TirExpr:
+    """Two vectors of float32 that bfloat16 has as they are, side by side in words: their upper halves."""
+    low, high = (I.Bind(as_bits(each, "uint32")) for each in neighbours)
+    lanes = lanes_of(low)
+    upper, sixteen = constant(0xFFFF0000, "uint32", lanes), constant(16, "uint32", lanes)
+    word = tirx.bitwise_or(tirx.shift_right(low, sixteen), tirx.bitwise_and(high, upper))
+    return tirx.reinterpret(vector_type(atom.element, atom.group * lanes), word)
 
 
 def _no_value(name: str) -> TirExpr:

@@ -1,0 +1,69 @@
+"""Numbers of four bits in expressions, found by what these compute."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuner.program.language.dims import DimExpr
+from tuner.program.language.expr import Axis, Binary, Call, Const, Expr, Extent, Read, children, reads, walk
+from tuner.program.language.notation import Stage
+from tuner.program.language.program import Program
+from tuner.program.language.workload import Workload
+from tuner.program.reference import compute
+from tuner.schedule.rules.quantized.decoded import Code
+
+SIGN = 8
+"""The bit of four that two's complement takes for the sign."""
+EXACT = frozenset({"where", "min", "max"})
+"""Functions of small integers that are exact."""
+
+
+def code_in(workload: Workload, expr: Expr, n: str, k: str) -> tuple[Expr, Code] | None:
+    """The largest part of ``expr`` that is nothing but four bits of a byte as a number."""
+    found = ((node, _code(workload, node, n, k)) for node in walk(expr))
+    return next(((node, code) for node, code in found if code is not None), None)
+
+
+def _code(workload: Workload, expr: Expr, n: str, k: str) -> Code | None:
+    found, place = reads(expr), (Axis(n), Binary("//", Axis(k), Const(2)))
+    if not found or any(read.tensor != found[0].tensor or read.indices != place for read in found):
+        return None
+    tensor = found[0].tensor
+    if workload.tensors[tensor].dtype not in ("uint8", "int8") or not _asks_parity_alone(expr, k):
+        return None
+    values = _values(workload, expr, tensor, n, k)
+    if not np.isfinite(values).all():
+        return None
+    bits = np.arange(256)[:, None] >> [0, 4]
+    for high_first, flipped in itertools.product((False, True), (0, SIGN)):
+        numbers = ((bits[:, ::-1] if high_first else bits) & 15) ^ flipped
+        offset = float(values[0, 0]) - numbers[0, 0]
+        if offset == int(offset) and np.array_equal(values, numbers + offset):
+            return Code(workload.element_types.type_of(expr), tensor, high_first, flipped, int(offset))
+    return None
+
+
+def _asks_parity_alone(expr: Expr, k: str) -> bool:
+    """Whether the value of k does not matter beyond ``k % 2``, in arithmetic that is exact."""
+    if expr == Binary("%", Axis(k), Const(2)) or isinstance(expr, Read):
+        return True
+    if isinstance(expr, Axis | Extent) or (isinstance(expr, Call) and expr.function not in EXACT):
+        return False
+    return all(_asks_parity_alone(child, k) for child in children(expr))
+
+
+def _values(workload: Workload, expr: Expr, tensor: str, n: str, k: str) -> NDArray[Any]:
+    """[256, 2]: what an expression of a byte is, by the byte and by ``k % 2``."""
+    name, dtype = f"{tensor} decoded", workload.tensors[tensor].dtype
+    every = Workload(
+        Program((Stage(name, (n, k), expr),), (name,)),
+        extents=((n, DimExpr.of(256)), (k, DimExpr.of(2))),
+        dtypes=((tensor, dtype), (name, workload.element_types.type_of(expr))),
+        shapes=((tensor, (DimExpr.of(256), DimExpr.of(1))),),
+    )
+    (result,) = compute(every, [np.arange(256, dtype=np.uint8).view(dtype)[:, None]], {})
+    return result
