@@ -29,6 +29,7 @@ LLVM_FEATURES = {
     "amx_tile": "+amx-tile",
     "amx_bf16": "+amx-bf16",
     "amx_int8": "+amx-int8",
+    "amx_fp16": "+amx-fp16",
     "asimddp": "+dotprod",
     "i8mm": "+i8mm",
 }

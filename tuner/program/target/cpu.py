@@ -64,6 +64,7 @@ _AVX512 = (*_AVX2, "avx512f", "avx512bw", "avx512vl", "avx512dq")
 _VNNI = (*_AVX512, "avx512_vnni")
 _ICELAKE = (*_VNNI, "avx512_vbmi", "avx512_vbmi2", "avx512_bitalg", "avx512_vpopcntdq", "gfni", "vaes")
 _AMX = (*_ICELAKE, "avx512_bf16", "avx512_fp16", "amx_tile", "amx_bf16", "amx_int8")
+_AMX_FP16 = (*_AMX, "amx_fp16")
 _NEON = ("asimd",)
 _DOTS = (*_NEON, "asimdhp", "asimddp")
 _SVE2 = (*_DOTS, "bf16", "i8mm", "sve", "sve2")
@@ -79,7 +80,7 @@ _CPUS: Mapping[str, tuple[tuple[str, ...], int, int]] = {
     "cascadelake": (_VNNI, 32, 1024),
     "icelake-server": (_ICELAKE, 48, 1280),
     "sapphirerapids": (_AMX, 48, 2048),
-    "graniterapids": (_AMX, 48, 2048),
+    "graniterapids": (_AMX_FP16, 48, 2048),
     "cortex-a57": (_NEON, 32, 1024),
     "cortex-a72": (_NEON, 32, 1024),
     "cortex-a76": (_DOTS, 64, 512),
@@ -93,7 +94,7 @@ _GENERIC = {
     ARM: ("neoverse-n1", "cortex-a57"),
 }
 """Names for a machine that has none of its own, by architecture: the first whose features it has."""
-FEATURES: Mapping[str, tuple[str, ...]] = {X86: tuple(dict.fromkeys(("avx", *_AMX))), ARM: _SVE2}
+FEATURES: Mapping[str, tuple[str, ...]] = {X86: tuple(dict.fromkeys(("avx", *_AMX_FP16))), ARM: _SVE2}
 """What a target may name, by architecture: as in /proc/cpuinfo, but for FROM_LINUX."""
 FROM_LINUX = {"avx512vbmi": "avx512_vbmi"}
 """Features that /proc/cpuinfo spells differently, by its spelling."""

@@ -34,7 +34,7 @@ OWN_NAMES: Mapping[tuple[str, str], Sequence[str]] = {
     ("0x41", "0xd0c"): ("neoverse-n1",),
 }
 """CPU names, that of most features first, by maker and family (on AArch64 implementer and part) as Linux tells them."""
-ONLY_WITH: Mapping[str, str] = {"graniterapids": "amx_fp16", "znver2": "clwb"}
+ONLY_WITH: Mapping[str, str] = {"znver2": "clwb"}
 """A flag of Linux, by CPU name, that tells the CPU from older ones where the features that targets name do not."""
 USUAL = ("x86-64", "x86-64-v3", "x86-64-v4", "znver4", "icelake-server", "sapphirerapids", "neoverse-n1")
 """Named where a CPU is refused."""

@@ -105,6 +105,7 @@ def _entry(name: str, left: str, right: str, total: str, group: int, element: st
 
 AMX = (
     replace(_entry("tdpbf16ps", "bfloat16", "bfloat16", "float32", 2, "uint16", "amx_bf16"), rounding=_TO_BF16),
+    _entry("tdpfp16ps", "float16", "float16", "float32", 2, "float16", "amx_fp16"),
     _entry("tdpbssd", "int8", "int8", "int32", 4, "int8", "amx_int8"),
     _entry("tdpbsud", "int8", "uint8", "int32", 4, "int8", "amx_int8"),
     _entry("tdpbusd", "uint8", "int8", "int32", 4, "int8", "amx_int8"),

@@ -1,8 +1,8 @@
 """The instructions of AMX as functions: eight tiles for each thread, of 16 rows of as many words as a vector has lanes.
 
-They do what Intel's manual says (volume 2, TDPBF16PS and TDPBSSD): bfloat16 is multiplied in float32, where denormals
-count as zero before and behind; bytes are multiplied in int32, which wraps around. A thread whose tiles are not
-configured stores ones that are wrong, as it does once it has given them back.
+They do what Intel's manual says (volume 2, TDPBF16PS, TDPFP16PS and TDPBSSD): bfloat16 is multiplied in float32, where
+denormals count as zero before and behind; of float16 only behind; bytes are multiplied in int32, which wraps around. A
+thread whose tiles are not configured stores ones that are wrong, as it does once it has given them back.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from tuner.schedule.product.atoms import AMX, AMX_REGISTERS, AMX_ROWS
 from tuner.schedule.tir import TirExpr, tirx
 
 
-def _pairs(words: int) -> str:
-    """Totals after one word of two bfloat16 in each lane: the upper one of a word is the second."""
+def _pairs(kind: str, words: int) -> str:
+    """Totals after one word of two short floats in each lane: the upper one of a word is the second."""
     i, f = f"<{words} x i32>", f"<{words} x float>"
 
     def splat(value: int) -> str:
@@ -32,6 +32,14 @@ def _pairs(words: int) -> str:
     text = f"  %total = bitcast {i} %before to {f}\n"
     for half, number in (("low", 0), ("high", 1)):
         for side in "xy":
+            if kind == "tdpfp16ps":
+                moved = f"lshr {i} %{side}, {splat(16 * number)}"
+                text += f"""  %{side}{number}_moved = {moved}
+  %{side}{number}_short = trunc {i} %{side}{number}_moved to <{words} x i16>
+  %{side}{number}_half = bitcast <{words} x i16> %{side}{number}_short to <{words} x half>
+  %{side}{number} = fpext <{words} x half> %{side}{number}_half to {f}
+"""
+                continue
             made = f"shl {i} %{side}, {splat(16)}" if half == "low" else f"and {i} %{side}, {splat(-65536)}"
             text += f"  %{side}{number}_bits = {made}\n" + flushed(f"{side}{number}")
         text += f"  %product{number} = fmul {f} %x{number}, %y{number}\n"
@@ -88,7 +96,7 @@ define linkonce_odr i32 @emulated_end() noinline {{
 define linkonce_odr {row} @emulated_step({row} %before, i32 %word, {row} %y) noinline {{
   %one = insertelement {row} poison, i32 %word, i64 0
   %x = shufflevector {row} %one, {row} poison, <{words} x i32> <{picked}>
-{_pairs(words) if kind == "tdpbf16ps" else _bytes(kind, words)}
+{_pairs(kind, words) if kind.endswith("ps") else _bytes(kind, words)}
   ret {row} %after
 }}
 

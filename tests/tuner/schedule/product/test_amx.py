@@ -23,7 +23,11 @@ BYTES = [(left, right) for left in ("int8", "uint8") for right in ("int8", "uint
 BF16 = {"dtype": "bfloat16"}
 WORKLOADS: dict[str, dict[str, Any]] = {
     "dense": {"op": "dense", "args": {"m": "T", "n": 37, "k": 70}, "epilogue": ["bias", "gelu"], **BF16},
+    "float16": {"op": "dense", "args": {"m": "T", "n": 37, "k": 70}, "epilogue": ["bias"], "dtype": "float16"},
+    "float16, dynamic": {"op": "dense", "args": {"m": "T", "n": "S", "k": "U"}, "dtype": "float16"},
     "split": {"op": "dense", "args": {"m": "T", "n": 37, "k": 661}, "dtype": {"x": "bfloat16", "w": "bfloat16"}},
+    "split, rounded": {"op": "dense", "args": {"m": "T", "n": 37, "k": 661}, "epilogue": ["bias", "relu"], **BF16},
+    "split, of so many rows": {"op": "dense", "args": {"m": 33, "n": 37, "k": 662}, **BF16},
     "packed ahead": {"op": "dense", "args": {"m": "T", "n": 64, "k": 4096}, **BF16},
     "dynamic": {"op": "dense", "args": {"m": "T", "n": "S", "k": "U"}, **BF16},
     "batched": {"op": "batch_matmul_nt", "args": {"b": 2, "m": "T", "n": "S", "k": 71}, **BF16},
@@ -44,6 +48,7 @@ WORKLOADS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 KERNELS = 3
 HAS_TILES = "amx_tile" in native().hardware.features
+HAS_FLOAT16 = "amx_fp16" in native().hardware.features
 
 
 @pytest.fixture
@@ -85,7 +90,9 @@ def space_atoms(task: SearchTask) -> list[Any]:
 @pytest.mark.parametrize(("unit", "name"), diagonal(["emulated", "real"], WORKLOADS, every=2), indirect=["unit"])
 @pytest.mark.usefixtures("unit")
 @shares(KERNELS)
-def test_kernels_are_right(share: int, name: str) -> None:
+def test_kernels_are_right(share: int, name: str, request: pytest.FixtureRequest) -> None:
+    if "float16" in name and request.node.callspec.params["unit"] == "real" and not HAS_FLOAT16:
+        pytest.skip("this CPU has no AMX for float16")
     task = task_of(name)
     kernel = kernels_of(task, share + 1)[share]
     most = 5 if "conv" in name or "channels" in name else 130
@@ -94,12 +101,26 @@ def test_kernels_are_right(share: int, name: str) -> None:
     assert built_problems(task, kernel, sizes) == []
 
 
-def test_the_code_has_the_instructions_and_spills_no_tile() -> None:
-    target = Target.from_json({"kind": "llvm", "mcpu": "sapphirerapids", "num-cores": 1})
+INSTRUCTIONS: dict[Any, str] = {
+    "bfloat16": "tdpbf16ps",
+    "float16": "tdpfp16ps",
+    **{pair: f"tdpb{pair[0][0]}{pair[1][0]}d".replace("i", "s") for pair in BYTES},
+}
+
+
+@pytest.mark.parametrize(("dtypes", "count"), [(each, 3 if each == "bfloat16" else 1) for each in INSTRUCTIONS])
+def test_the_code_has_the_instructions_and_spills_no_tile(dtypes: Any, count: int) -> None:
+    mcpu = "graniterapids" if dtypes == "float16" else "sapphirerapids"
+    of_each = dtypes if isinstance(dtypes, str) else {"x": dtypes[0], "w": dtypes[1], "out": "int32"}
     # A loop of few turns is unrolled.
-    task = task_of("packed ahead", target)
-    for kernel in kernels_of(task, 3):
-        loops = [loop for loop in innermost_loops(assembly(task, kernel)) if any("tdpbf16ps" in line for line in loop)]
+    workload = workload_from_json({"op": "dense", "args": {"m": "T", "n": 64, "k": 4096}, "dtype": of_each})
+    target = Target.from_json({"kind": "llvm", "mcpu": mcpu, "num-cores": 1})
+    task = SearchTask(workload, shape_vars=(ShapeVar("T", range(130)),), target=target, threads=1)
+    kernels = kernels_of(task, count)
+    assert len(kernels) == count
+    for kernel in kernels:
+        text, name = assembly(task, kernel), INSTRUCTIONS[dtypes]
+        loops = [loop for loop in innermost_loops(text) if any(name in line for line in loop)]
         assert loops
-        for line in (line for loop in loops for line in loop):
-            assert not line.startswith(("call", "tilestored"))
+        assert not any(line.startswith(("call", "tilestored")) for loop in loops for line in loop)
+        assert "ldtilecfg" in text and "tilerelease" in text

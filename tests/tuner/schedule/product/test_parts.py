@@ -38,6 +38,7 @@ from tuner.search.policy.theory import theory_set
 
 SKYLAKE = Target.from_json({"kind": "llvm", "mcpu": "skylake-avx512", "num-cores": 8})
 SPLIT = [(name, title) for name in ("x86_contraction", "x86_gathered", "x86_quantized") for title in SAMPLES[name]]
+IN_TILES = ["split", "split, rounded", "split, of so many rows", "batched", "convolution", "int8 by int8"]
 QUICK = [
     ("x86_contraction", "dense-int8"),
     ("x86_contraction", "batch_matmul_nt"),
@@ -103,7 +104,7 @@ def hold_everywhere(task: SearchTask, kernel: MicroKernel) -> None:
 
 @pytest.mark.usefixtures("offered", "unit")
 @pytest.mark.parametrize("unit", ["emulated", "real"], indirect=True)
-@pytest.mark.parametrize("name", chosen(["split"], ["split", "batched", "convolution", "int8 by int8"]))
+@pytest.mark.parametrize("name", chosen(["split, rounded"], IN_TILES))
 def test_sums_of_parts_in_tiles_of_a_matrix_unit_are_right(name: str) -> None:
     task = test_amx.task_of(name, threads=2)
     depth = next(atom.depth for atom in test_amx.space_atoms(task) if atom.unit is not None)
@@ -122,6 +123,13 @@ def choices(task: SearchTask) -> tuple[int, ...]:
 
 
 def test_it_is_offered_where_results_may_be_few_and_k_long() -> None:
+    amx, few = Target.from_json({"kind": "llvm", "mcpu": "sapphirerapids", "num-cores": 8}), {"n": 256, "k": 8192}
+    for dtype in ("bfloat16", {"x": "bfloat16", "w": "bfloat16"}, {"x": "int8", "w": "uint8", "out": "int32"}):
+        for rows in ("T", 1, 16, 64, 128):
+            data = {"op": "dense", "args": {"m": rows, **few}, "dtype": dtype}
+            variables = (ShapeVar("T", range(1, 65)),) if rows == "T" else ()
+            task = SearchTask(workload_from_json(data), shape_vars=variables, target=amx, threads=8)
+            assert choices(task) == (1, 2, 4, 8)
     assert choices(task_of(n=256, k=8192)) == (1, 2)
     assert choices(task_of(threads=8, n=256, k=8192)) == (1, 2, 4, 8)
     assert choices(task_of(threads=1, n=256, k=8192)) == ()

@@ -93,6 +93,7 @@ PROGRAMS: Mapping[str, Mapping[str, Any]] = {
     "sizes": chain("a[b, i, j] * 0.25 + bias[j]", extents={"b": 1, "d": "D", "e": "E"}, **BF16),
     "to-float32": chain(dtype={"q": "bfloat16", "k": "bfloat16", "v": "bfloat16"}, extents={"d": 7, "e": 33}),
 }
+IN_UNITS = {**PROGRAMS, "float16": attention(d=40, causal=True, kv_heads=2, h=4) | {"dtype": "float16"}}
 KERNELS: Mapping[str, Mapping[str, int]] = {
     "safe": {},
     "online": {"mr": 3, "nv": 1, "ev": 1, "rows": 1, "cols": 1},
@@ -124,12 +125,12 @@ UNITS: Mapping[str, Mapping[str, int]] = {
 
 
 @pytest.mark.parametrize(
-    ("program", "kernel"), diagonal([name for name in PROGRAMS if name != "to-float32"], UNITS, every=3)
+    ("program", "kernel"), diagonal([name for name in IN_UNITS if name != "to-float32"], UNITS, every=3)
 )
 def test_kernels_in_the_tiles_of_a_unit_are_right(program: str, kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
     vectors = [atom for atom in atoms.ATOMS if atom.unit is None]
     monkeypatch.setattr(atoms, "ATOMS", [*vectors, *emulated(native().hardware.lanes())])
-    task = task_of(dict(PROGRAMS[program]), threads=1 + (kernel == "online"))
+    task = task_of(dict(IN_UNITS[program]), threads=1 + (kernel == "online"))
     depth = RULE.space(task).axes[-1].choices[-1]
     chosen = kernel_of(task, group=depth, **UNITS[kernel])
     assert chosen["group"] == depth > PAIRS
@@ -213,6 +214,9 @@ def test_only_products_of_bfloat16_have_the_axis() -> None:
     assert groups(attention() | BF16, NARROW) == []
     assert groups(attention(), ZEN4) == []
     assert groups(attention() | {"dtype": "float16"}, ZEN4) == []
+    assert groups(attention() | {"dtype": "float16"}, AMX) == []
+    granite_rapids = Target.from_json({"kind": "llvm", "mcpu": "graniterapids", "num-cores": 2})
+    assert groups(attention() | {"dtype": "float16"}, granite_rapids) == [(1, DEPTH)]
     text = str(chain()["program"]).replace("q[b, i, d]", "q[b, d, i]")
     assert groups({**chain(**BF16), "program": text, "shapes": {"q": ["b", "d", "i"]}}, ZEN4) == []
 
