@@ -17,6 +17,7 @@ from tuner.program.target import Target
 from tuner.schedule.function import KernelFunction, kernel_function
 from tuner.schedule.layout import Layout
 from tuner.schedule.space import MicroKernel, SearchSpace
+from tuner.schedule.vector.rounding import by_instruction
 
 Found = TypeVar("Found")
 Extents = Mapping[str, NDArray[np.int64]]
@@ -129,7 +130,10 @@ class TirRule(Rule):
     def emit(self, task: SearchTask, kernel: MicroKernel, name: str) -> Any:
         """A private ``tvm.tirx.PrimFunc`` of that name: a pointer for each operand of a call in order, then the
         workload's symbols as int64; it returns 0."""
-        with kernel_function(task.workload, self.layouts(task, kernel), name) as function:
+        with (
+            kernel_function(task.workload, self.layouts(task, kernel), name) as function,
+            by_instruction(task.workload, task.known_target.hardware),
+        ):
             self.body(task, kernel, function)
         return function.get()
 

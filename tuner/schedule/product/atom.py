@@ -11,7 +11,7 @@ from tuner.program.target.rates import Rates
 from tuner.program.target.tiles import REFUSED
 from tuner.schedule.tir import I, TirExpr, i64, tirx, tvm
 from tuner.schedule.vector.arithmetic import bound
-from tuner.schedule.vector.dtypes import cast, constant, element_type, lanes_of, loaded, stored, vector_type
+from tuner.schedule.vector.dtypes import cast, constant, element_type, lanes_of, loaded, vector_type
 from tuner.schedule.vector.memory import Vectors
 
 SIGN, SIGNS = -128, 0x80808080 - 2**32
@@ -49,14 +49,6 @@ class MatrixUnit:
     end: Callable[[], Sequence[TirExpr]] = tuple
 
 
-@dataclass(frozen=True, slots=True)
-class Rounding:
-    """A function that rounds a vector of float32 to nearest, ties to even, and LLVM's code of it."""
-
-    name: str
-    code: str
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Atom:
     """``group``: neighbouring elements of the sum that are one word of a step, 32 bits in a register; ``steps``: words
@@ -68,7 +60,7 @@ class Atom:
     ``operations``, of vectors for each step, are an instruction's of vectors; others have a ``unit``. ``offset`` is
     added to every element of the left operand, and taken from the total again: instructions that want it without sign,
     or with one. ``is_swapped``: what it calls left and right are the program's right and left operand. ``code``: LLVM's
-    of functions that it calls. ``rounding``: of float32 vectors to elements; None: by operations on integers.
+    of functions that it calls.
     """
 
     name: str
@@ -87,7 +79,6 @@ class Atom:
     steps: int = 1
     unit: MatrixUnit | None = None
     code: str = ""
-    rounding: Rounding | None = None
 
     @property
     def depth(self) -> int:
@@ -117,12 +108,6 @@ class Atom:
             left = tirx.reinterpret(vector_type(self.element, lanes_of(total) * self.group), left)
         return self.add(total, right, left) if self.is_swapped else self.add(total, left, right)
 
-    def rounded(self, value: TirExpr, dtype: str) -> TirExpr:
-        """A vector of float32 as elements of ``dtype``. It is used several times: bind it."""
-        if self.rounding is None:
-            return stored(value, dtype)
-        return tirx.call_pure_extern(vector_type(self.element, lanes_of(value)), self.rounding.name, value)
-
 
 def registers_of(atom: Atom, lanes: int, rows: int, vectors: int) -> tuple[int, int, int]:
     """How many tiles of totals a register tile in a matrix unit has down and across, and the least registers for it."""
@@ -132,7 +117,7 @@ def registers_of(atom: Atom, lanes: int, rows: int, vectors: int) -> tuple[int, 
 
 
 @contextmanager
-def imported(atom: Atom | Rounding) -> Iterator[None]:
+def imported(atom: Atom) -> Iterator[None]:
     """What is written inside may call the functions of ``code``."""
     if not atom.code:
         yield

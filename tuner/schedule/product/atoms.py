@@ -17,26 +17,13 @@ from functools import lru_cache, partial
 
 from tuner.program.target import Hardware
 from tuner.program.target.tiles import PERMISSION
-from tuner.schedule.product.atom import AddProducts, Atom, MatrixUnit, Rounding
+from tuner.schedule.product.atom import AddProducts, Atom, MatrixUnit
 from tuner.schedule.tir import TirExpr, tirx
 from tuner.schedule.vector.dtypes import lanes_of, vector_type
 
 SHORT_FLOATS = frozenset({"float16", "bfloat16"})
 FLOATS = SHORT_FLOATS | {"float32"}
 BYTES = frozenset({"int8", "uint8"})
-
-
-# LLVM has an instruction for the rounding where it has one for the products.
-_TO_BF16 = Rounding(
-    "shapewright_to_bf16",
-    """
-define linkonce_odr <16 x i16> @shapewright_to_bf16(<16 x float> %value) alwaysinline {
-  %rounded = fptrunc <16 x float> %value to <16 x bfloat>
-  %bits = bitcast <16 x bfloat> %rounded to <16 x i16>
-  ret <16 x i16> %bits
-}
-""",
-)
 
 
 # -- Intel's Advanced Matrix Extensions --------------------------------------------------------------------------------
@@ -104,7 +91,7 @@ def _entry(name: str, left: str, right: str, total: str, group: int, element: st
 
 
 AMX = (
-    replace(_entry("tdpbf16ps", "bfloat16", "bfloat16", "float32", 2, "uint16", "amx_bf16"), rounding=_TO_BF16),
+    _entry("tdpbf16ps", "bfloat16", "bfloat16", "float32", 2, "uint16", "amx_bf16"),
     _entry("tdpfp16ps", "float16", "float16", "float32", 2, "float16", "amx_fp16"),
     _entry("tdpbssd", "int8", "int8", "int32", 4, "int8", "amx_int8"),
     _entry("tdpbsud", "int8", "uint8", "int32", 4, "int8", "amx_int8"),
@@ -162,7 +149,6 @@ PMADDWD = Atom(
 )  # fmt: skip
 DPBF16 = Atom(
     "dpbf16ps", _BF16, _BF16, "float32", 2, "uint16", {64: "avx512_bf16"}, _dpbf16ps, code=_DPBF16_CODE,
-    rounding=_TO_BF16,
 )  # fmt: skip
 
 ATOMS: list[Atom] = [

@@ -8,6 +8,7 @@ function that TVM puts into every module.
 from __future__ import annotations
 
 from tuner.schedule.tir import TirExpr, tirx
+from tuner.schedule.vector.rounding import instruction
 
 SHORT_FLOATS = frozenset({"float16", "bfloat16"})
 SHORT_INTS = frozenset({"int8", "uint8"})
@@ -57,6 +58,8 @@ def stored(value: TirExpr, dtype: str) -> TirExpr:
     lanes = lanes_of(value)
     if dtype != "bfloat16":
         return tirx.Cast(vector_type(dtype, lanes), value) if dtype == "float16" else value
+    if (rounded := instruction(value)) is not None:
+        return rounded
     bits = tirx.reinterpret(vector_type("uint32", lanes), value)
     sixteen, one = constant(16, "uint32", lanes), constant(1, "uint32", lanes)
     odd = tirx.bitwise_and(tirx.shift_right(bits, sixteen), one)

@@ -198,7 +198,7 @@ def emulated(lanes: int) -> list[Atom]:
     """The entries of AMX for any CPU whose vectors have so many lanes: tiles are that wide, and as deep."""
     return [
         replace(
-            atom, needs={}, steps=lanes, code=_code(atom.name, lanes), rounding=None,
+            atom, needs={}, steps=lanes, code=_code(atom.name, lanes),
             unit=MatrixUnit(
                 columns=lanes, registers=AMX_REGISTERS, cycles=16.0,
                 zero=lambda register: _called("zero", register),

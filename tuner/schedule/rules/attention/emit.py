@@ -47,7 +47,7 @@ from tuner.schedule.rules.attention.units import (
 from tuner.schedule.rules.attention.words import using
 from tuner.schedule.tir import I, TirExpr, i64, tirx
 from tuner.schedule.vector.arithmetic import bound, combined
-from tuner.schedule.vector.dtypes import constant
+from tuner.schedule.vector.dtypes import constant, stored
 from tuner.schedule.vector.elementary import exp
 from tuner.schedule.vector.memory import DTYPE
 
@@ -312,7 +312,7 @@ class _Row:
             place = self._place(number * i64(lanes))
             value = bound(exp(combined("-", bound(scores[place]), tops)))
             if context.mixing:
-                weight = context.mixing.atom.rounded(value, context.mixing.left)
+                weight = stored(value, context.mixing.left)
                 I.buffer_store(context.room["weights"], weight, list(place))
             else:
                 I.buffer_store(scores, value, list(place))

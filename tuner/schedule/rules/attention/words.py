@@ -10,7 +10,7 @@ from tuner.program.language.rounding import rounded_weights
 from tuner.program.language.workload import Workload
 from tuner.program.target import Hardware
 from tuner.schedule.access import stride
-from tuner.schedule.product.atom import Atom, Words, allowed, imported
+from tuner.schedule.product.atom import Atom, Words, allowed
 from tuner.schedule.product.atoms import atoms_of
 from tuner.schedule.rules.attention.chain import DTYPE, Chain
 from tuner.schedule.space import MicroKernel
@@ -64,8 +64,6 @@ def using(scored: Words | None, mixing: Words | None) -> Iterator[None]:
     with ExitStack() as stack:
         for atom in atoms.values():
             stack.enter_context(allowed(atom))
-        if mixing is not None and mixing.atom.rounding is not None:
-            stack.enter_context(imported(mixing.atom.rounding))
         yield
 
 

@@ -56,7 +56,7 @@ def _add_pairs(total: TirExpr, left: TirExpr, right: TirExpr) -> TirExpr:
     return total + low * other_low + high * other_high
 
 
-EMULATED = replace(atoms.DPBF16, needs={}, add=_add_pairs, code="", rounding=None)
+EMULATED = replace(atoms.DPBF16, needs={}, add=_add_pairs, code="")
 
 
 @pytest.fixture
