@@ -38,7 +38,10 @@ HEIGHTS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14)
 MAX_VECTORS = 6
 """In a row of a register tile."""
 MAX_BLOCK = 256
+TOTAL_BYTES = 4
 MAX_PACKED_ROWS = 512
+MAX_KEPT_BYTES = 16 * 2**20
+"""What totals of a block of rows may take that a thread keeps between chunks of k."""
 LOOP_ADDRESSES = 5
 """Registers of the stack, the panel, the output and the loop's counters."""
 ALONG_K = {"mb": MAX_BLOCK, "kc": 0, "ku": 1, "near": 0, "ahead": 0, "fetch": 0, "rows": 0, "tail": 0, "edge": 0}
@@ -235,6 +238,15 @@ def _check_unit(values: Mapping[str, int], atom: Atom, constant: bool, hardware:
     if need > atom.unit.registers:
         text = f"mr={values['mr']} nv={values['nv']} needs {need} registers of {atom.name}"
         raise IllegalKernel(f"{text}, there are {atom.unit.registers}")
+
+
+def keeps_totals(values: Mapping[str, int], atom: Atom, columns: int | None, hardware: Hardware) -> bool:
+    """Whether totals of a block of rows and so many columns, None where they are not known ahead, stay in memory of
+    their own between chunks of k, where tiles of a matrix unit go and come as they are."""
+    if atom.unit is None or not values["kc"] or columns is None:
+        return False
+    width = values["nv"] * hardware.lanes()
+    return (values["mb"] + 1) * values["mr"] * -(-columns // width) * width * TOTAL_BYTES <= MAX_KEPT_BYTES
 
 
 def _check_size(kernel: MicroKernel, hardware: Hardware, copies: int) -> None:

@@ -114,7 +114,8 @@ class EmitContext:
 
     ``extent``: by role, k in steps. ``depth``: elements of k. ``batch``: the index in the batch. ``outer``: the values
     of the axes that loops outside of the product walk. ``indexing``: where axes are grouped to m, n and k. ``totals``:
-    memory for those of a register tile, where they are in a matrix unit. ``part``: of k, where it is one of several.
+    memory for those of a register tile, where they are in a matrix unit; with ``kept`` those of a whole block of rows,
+    from that column of the results on, between chunks of k. ``part``: of k, where it is one of several.
     """
 
     task: SearchTask
@@ -131,6 +132,7 @@ class EmitContext:
     outer: Mapping[str, TirExpr] = field(default_factory=dict)
     indexing: Indexing | None = None
     totals: TirExpr = None
+    kept: TirExpr = None
     part: Part | None = None
 
     def at(self, batch: TirExpr) -> EmitContext:

@@ -2,7 +2,8 @@
 
 Rows are packed at the call and panels before they are used, both filled up with zeros to whole multiplications. Totals
 go through memory, a few lines of L1, on their way to the output and back. Where groups of steps share a factor, sums of
-a group do, and are added to totals that stand behind them in memory.
+a group do, and are added to totals that stand behind them in memory. Between chunks of k totals of a block of rows stay
+in memory of their own where that is not too large, so that their tiles go and come as they are.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 
+from tuner.schedule.loops.shares import Share
 from tuner.schedule.product.atom import registers_of
+from tuner.schedule.product.axes import keeps_totals
 from tuner.schedule.product.context import EmitContext, Run
 from tuner.schedule.product.product import Late, ceil_div
 from tuner.schedule.product.readers import PackedRows, PackedSlice
@@ -43,8 +46,17 @@ class MatrixTile(Tile):
         """Each register of totals, where it is in memory, and the bytes from a row to the next there."""
         for i in range(self.down):
             for j in range(self.across):
-                at = self.totals[i64(i * self.atom.rows), i64(j * self.unit.columns)]
+                row, column = self._corner
+                at = self.totals[row + i64(i * self.atom.rows), column + i64(j * self.unit.columns)]
                 yield i * self.across + j, tirx.address_of(at), _stride(self.totals)
+
+    @property
+    def _corner(self) -> tuple[TirExpr, TirExpr]:
+        """Where the registers' first total is in memory."""
+        if self.context.kept is None:
+            return i64(0), i64(0)
+        assert isinstance(self.rows, PackedRows)
+        return self.row - self.rows.row, self.panel.column - self.context.kept
 
     def clear(self) -> None:
         if self.late is None:
@@ -61,13 +73,14 @@ class MatrixTile(Tile):
 
     def _total(self, r: TirExpr, v: int) -> list[TirExpr]:
         """Where vector ``v`` of a row of the totals is in memory."""
-        return [r + i64(_first(self.context, self.late)), self.vectors.ramp(i64(v * self.lanes))]
+        row, column = self._corner
+        return [row + r + i64(_first(self.context, self.late)), self.vectors.ramp(column + i64(v * self.lanes))]
 
     def resume(self) -> None:
-        with I.serial(i64(0), self.count) as r:
-            for v in range(self.panel.vectors):
-                at = self.vectors.ramp(i64(v * self.lanes))
-                I.buffer_store(self.totals, self.partial(r, i64(v)), [r, at])
+        if self.context.kept is None:
+            with I.serial(i64(0), self.count) as r:
+                for v in range(self.panel.vectors):
+                    I.buffer_store(self.totals, self.partial(r, i64(v)), self._total(r, v))
         for register, pointer, stride in self._each_total():
             I.evaluate(self.unit.load(register, pointer, stride))
 
@@ -124,15 +137,19 @@ def _stride(buffer: TirExpr) -> TirExpr:
 
 
 @contextmanager
-def with_totals(context: EmitContext) -> Iterator[EmitContext]:
+def with_totals(context: EmitContext, panels: Share) -> Iterator[EmitContext]:
     """The context of a thread's part of one product, with memory for totals where they are in a matrix unit."""
-    atom = context.words.atom
+    atom, values, n = context.words.atom, dict(context.kernel.values), context.extent["n"]
     if atom.unit is None:
         yield context
         return
-    rows = context.kernel["mr"] + _first(context, context.right.late(context))
-    with workspace((i64(rows), i64(context.nr)), atom.total) as totals:
-        yield replace(context, totals=totals)
+    rows, columns, kept = values["mr"] + _first(context, context.right.late(context)), i64(context.nr), None
+    if keeps_totals(values, atom, int(n) if isinstance(n, tirx.IntImm) else None, context.task.known_target.hardware):
+        # The ragged rest of the rows joins the last block.
+        rows, columns = (values["mb"] + 1) * values["mr"], (panels[1] - panels[0]) * i64(context.nr)
+        kept = panels[0] * i64(context.nr)
+    with workspace((i64(rows), columns), atom.total) as totals:
+        yield replace(context, totals=totals, kept=kept)
 
 
 def _first(context: EmitContext, late: Late | None) -> int:

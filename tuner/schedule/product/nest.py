@@ -89,7 +89,7 @@ class Nest:
         before, kc = self.context, self.kernel["kc"]
         longest = tirx.min(self.k, i64(kc)) if kc else self.k
         with (
-            with_totals(before) as self.context,
+            with_totals(before, panels) as self.context,
             panel_source(self.context, panels, longest) as source,
             row_source(self.context, longest) as rows,
         ):

@@ -17,10 +17,10 @@ import numpy as np
 
 from tuner.program.job.task import SearchTask
 from tuner.schedule.loops.shares import Share, on_threads, share_of
-from tuner.schedule.product.axes import HEIGHTS, MAX_BLOCK, MAX_VECTORS, divisors, parts_of_k
+from tuner.schedule.product.axes import HEIGHTS, MAX_BLOCK, MAX_VECTORS, TOTAL_BYTES, divisors, parts_of_k
 from tuner.schedule.product.context import Chunk, EmitContext
 from tuner.schedule.product.nest import Block, Nest
-from tuner.schedule.product.product import TOTAL_BYTES, Place, Product, Result
+from tuner.schedule.product.product import Place, Product, Result
 from tuner.schedule.product.readers import Each, PanelSource, RowReader
 from tuner.schedule.product.tile import Tile, Use
 from tuner.schedule.space import Axis

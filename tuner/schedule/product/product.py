@@ -20,7 +20,7 @@ from tuner.program.language.notation import Stage
 from tuner.program.target import Hardware
 from tuner.schedule.loops.estimates import Floats
 from tuner.schedule.product.atom import Atom
-from tuner.schedule.product.axes import AT_ONCE, BY_BLOCK
+from tuner.schedule.product.axes import AT_ONCE, BY_BLOCK, TOTAL_BYTES
 from tuner.schedule.rule import Extents
 from tuner.schedule.tir import I, TirExpr, i64, tirx
 from tuner.schedule.vector.dtypes import vector_type
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
 
 DTYPE = "float32"
-TOTAL_BYTES = 4
 UNSUPPORTED = frozenset(name for name, dtype in DTYPES.items() if dtype.bytes > TOTAL_BYTES or dtype.kind == "b")
 """Dtypes that no tensor of the workload may have: wider than a lane of the accumulators, or bool."""
 

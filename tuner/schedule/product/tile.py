@@ -127,6 +127,9 @@ class Tile(ABC):
         if self.kernel["fetch"]:
             self._fetch_output()
         self.reduce(ordinal)
+        if self.context.kept is not None:
+            where(self.chunk.is_last, self._store)
+            return
         is_same = not self.context.result.epilogue and self.atom.total == self.context.result.dtype
         where(None if is_same else self.chunk.is_last, self._store, self._store_partial)
 

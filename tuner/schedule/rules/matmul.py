@@ -35,6 +35,7 @@ No choice depends on a shape: registers, caches and the size of the code bound t
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 from tuner.errors import IllegalKernel
 from tuner.program.job.task import SearchTask
@@ -73,6 +74,7 @@ class Matmul(ProductRule[Matrices]):
     def space(self, task: SearchTask) -> SearchSpace:
         product, hardware = self.product(task.workload), task.known_target.hardware
         atoms = product.atoms(hardware)
+        in_words = partial(_in_words, product=product, atoms=atoms, task=task)
         axes = (
             *engine.tile_axes(product.depth, atoms),
             Axis("rows", "rows are packed at each call", (0, 1)),
@@ -88,7 +90,7 @@ class Matmul(ProductRule[Matrices]):
         def checked(kernel: MicroKernel) -> None:
             engine.check(kernel, product, atoms, task.threads, hardware)
             engine.check_turns(kernel, hardware)
-            if dict(kernel.values) != _in_words(dict(kernel.values), product, atoms):
+            if dict(kernel.values) != in_words(dict(kernel.values)):
                 text = f"kc={kernel['kc']} rows={kernel['rows']} group={kernel.get('group')}: an output of"
                 raise IllegalKernel(f"{text} {product.result.dtype} needs kc=0, a ragged last word rows=1")
             if engine.panels_of_strip(kernel) > 1 and not _has_strips(kernel, product):
@@ -96,7 +98,7 @@ class Matmul(ProductRule[Matrices]):
                 raise IllegalKernel(f"{text}: strips need all panels packed, or read along n, and mb above 1")
 
         def canonical(values: Mapping[str, int]) -> dict[str, int]:
-            values = _in_words(engine.canonicalised(values, product, atoms), product, atoms)
+            values = in_words(engine.canonicalised(values, product, atoms))
             return values if _has_strips(values, product) else {**values, "nb": 1}
 
         return SearchSpace(self.name, self.version, axes, checked, canonical)
@@ -138,17 +140,22 @@ def _has_strips(values: Mapping[str, int] | MicroKernel, product: Matrices) -> b
     return values["pack"] not in (BY_BLOCK, product.pack_of_dots) and values["mb"] > 1
 
 
-def _in_words(values: Mapping[str, int], product: Matrices, atoms: Mapping[int, Atom]) -> dict[str, int]:
-    """Rows are packed where the last word of k may be ragged, k is whole where the output cannot hold partial sums."""
+def _in_words(
+    values: Mapping[str, int], product: Matrices, atoms: Mapping[int, Atom], task: SearchTask
+) -> dict[str, int]:  # fmt: skip
+    """Rows are packed where the last word of k may be ragged, k is whole where neither the output nor the kernel can
+    hold partial sums."""
     canonical, depth = dict(values), product.depth
     if values["pack"] == product.pack_of_dots:
         if "group" in canonical and not engine.atom_of(canonical, atoms).is_along_k:
             canonical["group"] = 1
         return {**canonical, "kc": 0}
-    group = engine.atom_of(canonical, atoms).group
+    atom = engine.atom_of(canonical, atoms)
+    group, columns = atom.group, task.workload.sizes[product.axes["n"]].constant
     if group > 1 and (depth is None or depth % group):
         canonical["rows"] = 1
     is_whole = depth is not None and canonical["kc"] * group >= depth
-    if is_whole or not can_hold_partial(product.result.dtype):
+    is_kept = engine.keeps_totals(canonical, atom, columns, task.known_target.hardware)
+    if is_whole or not (is_kept or can_hold_partial(product.result.dtype)):
         canonical["kc"] = 0
     return canonical

@@ -101,6 +101,54 @@ def test_kernels_are_right(share: int, name: str, request: pytest.FixtureRequest
     assert built_problems(task, kernel, sizes) == []
 
 
+LONG: dict[str, dict[str, Any]] = {
+    "rounded": {"op": "dense", "args": {"m": "T", "n": 101, "k": 700}, "epilogue": ["bias", "gelu"], **BF16},
+    "float32": {"op": "dense", "args": {"m": "T", "n": 101, "k": 700}, "dtype": {"x": "bfloat16", "w": "bfloat16"}},
+    "bytes": {
+        "op": "dense", "args": {"m": "T", "n": 101, "k": 1300}, "dtype": {"x": "int8", "w": "int8", "out": "int32"},
+    },
+}  # fmt: skip
+BLOCKS: dict[str, dict[str, int]] = {
+    "2x2": {"mr": 32, "nv": 2},
+    "1x4": {"mr": 16, "nv": 4},
+    "3x1": {"mr": 48, "nv": 1},
+}
+"""Of tiles, down and across."""
+
+
+def blocked(task: SearchTask, **values: int) -> MicroKernel:
+    space, random = rules_of(task)[0].space(task), np.random.default_rng(0)
+    depth = next(atom.depth for atom in space_atoms(task) if atom.unit is not None)
+    drawn = (space.legal({**space.values_of(space.sample(random)), "group": depth, **values}) for _ in range(3000))
+    return next(kernel for kernel in drawn if kernel is not None and values.items() <= dict(kernel.values).items())
+
+
+@pytest.mark.usefixtures("unit")
+@pytest.mark.parametrize(
+    ("unit", "name", "block"), diagonal(["emulated", "real"], LONG, BLOCKS, every=3), indirect=["unit"]
+)
+def test_blocks_of_tiles_are_right_with_k_in_chunks_and_ragged_rows(name: str, block: str) -> None:
+    workload = workload_from_json(LONG[name])
+    variables = (ShapeVar("T", range(1, 200)),)
+    task = SearchTask(workload, shape_vars=variables, target=native(), threads=2)
+    for chosen in ({"mb": 1, "tn": 2, "tail": 0}, {"mb": 4, "tn": 1, **({"tail": 1} if block != "1x4" else {})}):
+        kernel = blocked(task, kc=128, **BLOCKS[block], **chosen)
+        sizes = [dict.fromkeys(task.workload.symbols, size) for size in (1, 16, 33, 64, 101, 150)]
+        assert built_problems(task, kernel, sizes) == []
+
+
+def test_totals_that_would_take_much_go_through_the_output_or_k_is_whole() -> None:
+    target = Target.from_json({"kind": "llvm", "mcpu": "sapphirerapids", "num-cores": 1})
+    for dtypes, chunk in (("bfloat16", 0), ({"x": "bfloat16", "w": "bfloat16"}, 128)):
+        data = {"op": "dense", "args": {"m": "T", "n": 2**16, "k": 4096}, "dtype": dtypes}
+        variables = (ShapeVar("T", range(1, 200)),)
+        task = SearchTask(workload_from_json(data), shape_vars=variables, target=target, threads=1)
+        space = rules_of(task)[0].space(task)
+        values = dict(blocked(task, mr=32, nv=2, mb=2).values)
+        assert space.canonicalise(values | {"mb": 1, "kc": 128})["kc"] == 128
+        assert space.canonicalise(values | {"mb": 8, "kc": 128})["kc"] == chunk
+
+
 INSTRUCTIONS: dict[Any, str] = {
     "bfloat16": "tdpbf16ps",
     "float16": "tdpfp16ps",
