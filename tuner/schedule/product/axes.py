@@ -194,11 +194,13 @@ def _forced(values: Mapping[str, int], product: Product, atom: Atom) -> Iterator
 
 
 def _of_unit(values: Mapping[str, int], atom: Atom, constant: bool) -> dict[str, int]:
-    """What a kernel has that multiplies by a matrix unit: whole tiles, and operands that are packed."""
+    """What a kernel has that multiplies by a matrix unit: whole tiles, operands that are packed, and a row of the next
+    panel at least for each multiplication, if it asks for any."""
     rows = max(values["mr"] // atom.rows, 1) * atom.rows
     tail = values["tail"] if rows > atom.rows else 0
     supply = {"rows": ROWS_PACKED, "pack": values["pack"] if constant else AT_ONCE}
-    return {"mr": rows, "tail": tail, **dict.fromkeys(("near", "ahead", "fetch", "edge"), 0), "ku": 1, **supply}
+    ahead = min(values["ahead"], atom.steps)
+    return {"mr": rows, "tail": tail, "ahead": ahead, **dict.fromkeys(("near", "fetch", "edge"), 0), "ku": 1, **supply}
 
 
 def check(
@@ -290,13 +292,15 @@ LONG_TURN = 4
 """Steps of a turn from which on two of them between two prefetches are too many."""
 
 
-def check_turns(kernel: MicroKernel, hardware: Hardware) -> None:
-    """Raises IllegalKernel for turns whose accumulators go through the stack.
+def check_turns(kernel: MicroKernel, atom: Atom, hardware: Hardware) -> None:
+    """Raises IllegalKernel for turns whose accumulators go through the stack. Those of a matrix unit do not.
 
     They do in turns of two steps, where few registers are left beside the accumulators, if a step loads an odd number
     of vectors or prefetches; and where two turns of four steps or more go by between two prefetches, if a step loads
     an even number, or from several panels.
     """
+    if atom.unit is not None:
+        return
     mr, nv, ku, ahead = kernel["mr"], kernel["nv"], kernel["ku"], kernel["ahead"]
     spare = hardware.vector_registers - mr * nv
     if max(ku, ahead) == 2 and spare < SPARE_REGISTERS and (ahead or nv % 2):

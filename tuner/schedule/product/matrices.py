@@ -93,7 +93,7 @@ class MatrixTile(Tile):
         assert isinstance(self.rows, PackedRows)
         first, late = I.Bind(self.row - self.rows.row), self.late
         if late is None:
-            self._multiply(first, Run(i64(0), self.chunk.length))
+            self._multiply(first, Run(i64(0), self.chunk.length), ordinal)
         else:
             self.in_groups(late, partial(self._group, late, first))
 
@@ -108,9 +108,9 @@ class MatrixTile(Tile):
                 place, sums = self._total(r, v), self.totals[r, self.vectors.ramp(i64(v * self.lanes))]
                 I.buffer_store(self.totals, self.totals[tuple(place)] + sums * factor, place)
 
-    def _multiply(self, first: TirExpr, run: Run) -> None:
+    def _multiply(self, first: TirExpr, run: Run, ordinal: TirExpr = None) -> None:
         """Add the products of the steps of a run to the registers of totals, and store these. ``first``: of the tile's
-        rows in the packed ones."""
+        rows in the packed ones. ``ordinal``: see ``emit``; where it is None nothing is asked for."""
         rows, panel, chunk, unit = self.rows, self.columns, self.chunk, self.unit
         assert isinstance(rows, PackedRows) and isinstance(panel, PackedSlice)
         steps, lefts = self.atom.steps, self.down * self.across
@@ -128,8 +128,17 @@ class MatrixTile(Tile):
                 I.evaluate(unit.load(right, tirx.address_of(at), _stride(panel.buffer)))
                 for i in range(self.down):
                     I.evaluate(unit.multiply(i * self.across + j, lefts + i, right))
+            if ordinal is not None and self.kernel["ahead"]:
+                self._ask_ahead(ordinal, turn)
         for register, pointer, stride in self._each_total():
             I.evaluate(unit.store(register, pointer, stride))
+
+    def _ask_ahead(self, ordinal: TirExpr, turn: TirExpr) -> None:
+        """For a multiplication's share of the next panel."""
+        of_turn = self.atom.steps // self.kernel["ahead"]
+        before = (ordinal * ceil_div(self.chunk.length, self.atom.steps) + turn) * i64(of_turn)
+        for number in range(of_turn):
+            self.columns.prefetch_next(self, before + i64(number))
 
 
 def _stride(buffer: TirExpr) -> TirExpr:

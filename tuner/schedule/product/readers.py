@@ -21,7 +21,7 @@ from tuner.schedule.product.axes import (
 from tuner.schedule.tir import I, TirExpr, i64, tirx
 from tuner.schedule.vector.arithmetic import bound
 from tuner.schedule.vector.dtypes import constant, lanes_of
-from tuner.schedule.vector.memory import prefetch
+from tuner.schedule.vector.memory import IN_L1, IN_L2, prefetch
 
 if TYPE_CHECKING:
     from tuner.schedule.product.atom import Words
@@ -193,11 +193,12 @@ class PackedSlice(PanelReader):
             self._prefetch(tile, panels_of_strip(tile.kernel), position)
 
     def _prefetch(self, tile: Tile, panels: int, step: TirExpr) -> None:
-        """A row of the tile that is so many panels on."""
+        """A row of the tile that is so many panels on. The tiles of a matrix unit fill L1 without it."""
+        locality = IN_L1 if tile.atom.unit is None else IN_L2
         for v in range(tile.panel.vectors):
             index, first = self.place(v, tile.words.width)
             index = index + i64(panels * (tile.kernel["nv"] // self.vectors)) if panels else index
-            prefetch(self.buffer, (index, self._row(tile, step), i64(first)))
+            prefetch(self.buffer, (index, self._row(tile, step), i64(first)), locality=locality)
 
     def _row(self, tile: Tile, step: TirExpr) -> TirExpr:
         return tile.chunk.first - self.first + step + i64(tile.words.compensation)

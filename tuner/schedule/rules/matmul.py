@@ -89,7 +89,7 @@ class Matmul(ProductRule[Matrices]):
 
         def checked(kernel: MicroKernel) -> None:
             engine.check(kernel, product, atoms, task.threads, hardware)
-            engine.check_turns(kernel, hardware)
+            engine.check_turns(kernel, engine.atom_of(kernel, atoms), hardware)
             if dict(kernel.values) != in_words(dict(kernel.values)):
                 text = f"kc={kernel['kc']} rows={kernel['rows']} group={kernel.get('group')}: an output of"
                 raise IllegalKernel(f"{text} {product.result.dtype} needs kc=0, a ragged last word rows=1")

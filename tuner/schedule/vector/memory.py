@@ -121,10 +121,15 @@ def shuffled(vectors: Sequence[TirExpr], lanes: Sequence[int]) -> TirExpr:
     return tirx.Shuffle(list(vectors), [tirx.IntImm("int32", lane) for lane in lanes])
 
 
-def prefetch(buffer: TirExpr, indices: Sequence[TirExpr], write: bool = False) -> None:
-    """Ask for a cache line to be kept in every level. An address that is not mapped costs time and no fault."""
+IN_L1, IN_L2 = 3, 2
+"""LLVM's numbers of the caches that a line is asked for to be kept in, from that one on."""
+
+
+def prefetch(buffer: TirExpr, indices: Sequence[TirExpr], write: bool = False, locality: int = IN_L1) -> None:
+    """Ask for a cache line to be kept, in every level unless ``locality`` says otherwise. An address that is not mapped
+    costs time and no fault."""
     address = tirx.address_of(buffer[tuple(indices)])
-    i32 = [tirx.IntImm("int32", value) for value in (int(write), 3, 1)]
+    i32 = [tirx.IntImm("int32", value) for value in (int(write), locality, 1)]
     I.evaluate(tirx.call_llvm_intrin("void", "llvm.prefetch.p0", address, *i32))
 
 

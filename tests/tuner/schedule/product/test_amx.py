@@ -137,6 +137,19 @@ def test_blocks_of_tiles_are_right_with_k_in_chunks_and_ragged_rows(name: str, b
         assert built_problems(task, kernel, sizes) == []
 
 
+def test_the_next_panel_is_asked_for_in_the_loop_over_k() -> None:
+    target = Target.from_json({"kind": "llvm", "mcpu": "sapphirerapids", "num-cores": 1})
+    for ahead, rows in ((0, 0), (16, 1), (4, 4)):
+        task = task_of("packed ahead", target)
+        text = assembly(task, blocked(task, mr=32, nv=2, kc=0, tail=0, ahead=ahead))
+        loops = [loop for loop in innermost_loops(text) if any("tdpbf16ps" in line for line in loop)]
+        assert loops
+        for loop in loops:
+            # Of four products each; a line for each vector of a row.
+            turns = sum(line.startswith("tdpbf16ps") for line in loop) // 4
+            assert sum(line.startswith("prefetcht1") for line in loop) == turns * rows * 2
+
+
 def test_totals_that_would_take_much_go_through_the_output_or_k_is_whole() -> None:
     target = Target.from_json({"kind": "llvm", "mcpu": "sapphirerapids", "num-cores": 1})
     for dtypes, chunk in (("bfloat16", 0), ({"x": "bfloat16", "w": "bfloat16"}, 128)):

@@ -45,6 +45,7 @@ from tuner.schedule.loops.estimates import Floats, feature_table
 from tuner.schedule.product.atoms import only_fma
 from tuner.schedule.product.axes import (
     HEIGHTS,
+    TOTAL_BYTES,
     WIDE,
     canonical_panel,
     check,
@@ -58,7 +59,7 @@ from tuner.schedule.product.axes import (
 )
 from tuner.schedule.product.estimate import BYTES, Estimate
 from tuner.schedule.product.match import plain
-from tuner.schedule.product.product import DTYPE, TOTAL_BYTES, can_hold_partial
+from tuner.schedule.product.product import DTYPE, can_hold_partial
 from tuner.schedule.rule import Extents, Mismatch, NoMatch, Theory, Tiles, TirRule, matched, need, pattern
 from tuner.schedule.rules.mlp.emit import kept_width, whole_rows, write
 from tuner.schedule.space import Axis, MicroKernel, SearchSpace

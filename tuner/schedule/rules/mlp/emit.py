@@ -27,10 +27,10 @@ from typing import TYPE_CHECKING
 from tuner.program.job.task import SearchTask
 from tuner.schedule.function import KernelFunction
 from tuner.schedule.loops.shares import Share, in_shares, on_threads
+from tuner.schedule.product.axes import TOTAL_BYTES
 from tuner.schedule.product.context import Chunk, EmitContext, context_of
 from tuner.schedule.product.nest import Block, Nest
 from tuner.schedule.product.operands.matrix import MatrixColumns
-from tuner.schedule.product.product import TOTAL_BYTES
 from tuner.schedule.product.readers import FromAhead, PackedAtCall, RowReader
 from tuner.schedule.space import MicroKernel
 from tuner.schedule.tir import I, TirExpr, i64, tirx

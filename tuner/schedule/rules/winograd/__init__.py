@@ -36,7 +36,7 @@ from tuner.schedule.function import KernelFunction
 from tuner.schedule.layout import Layout, filter_layout
 from tuner.schedule.loops.estimates import Floats
 from tuner.schedule.product import estimate
-from tuner.schedule.product.atoms import only_fma
+from tuner.schedule.product.atoms import FMA, only_fma
 from tuner.schedule.product.axes import MAX_BLOCK, check, check_turns, default_tile, tile_axes
 from tuner.schedule.product.match.form import Form
 from tuner.schedule.product.match.groups import forms
@@ -185,7 +185,7 @@ class Winograd(TirRule):
         def legal(kernel: MicroKernel) -> None:
             kernel = _as_product(kernel, 1)
             check(kernel, product, atoms, 1, hardware)
-            check_turns(kernel, hardware)
+            check_turns(kernel, FMA, hardware)
 
         def canonical(values: Mapping[str, int]) -> dict[str, int]:
             return {**values, "tail": values["tail"] if own.kernels % values["mr"] else 0}
