@@ -27,8 +27,9 @@ _is_there: ContextVar[bool] = ContextVar("is_there", default=False)
 @contextmanager
 def by_instruction(workload: Workload, hardware: Hardware) -> Iterator[None]:
     """What is written inside, the body of a function, rounds by the instruction if ``hardware`` has it."""
-    has_vectors = FEATURE in hardware.features and hardware.lanes() == LANES
-    if not has_vectors or all(tensor.dtype != "bfloat16" for tensor in workload.tensors.values()):
+    has_vectors, given = FEATURE in hardware.features and hardware.lanes() == LANES, workload.inputs
+    computed = [tensor for tensor in workload.tensors.values() if tensor not in given]
+    if not has_vectors or all(tensor.dtype != "bfloat16" for tensor in computed):
         yield
         return
     token = _is_there.set(True)
