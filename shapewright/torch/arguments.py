@@ -33,16 +33,20 @@ class NativeCall(ctypes.Structure):
 
 
 CPU = 1
+PACE_BYTES = 64
+"""As many as native.c needs at most."""
 
 
 class Bound:
-    """A chain's calls for some sizes, as native.c takes them. Nobody writes to it."""
+    """A chain's calls for some sizes, as native.c takes them. Nobody writes to it, but for native.c to ``pace``."""
 
     def __init__(self) -> None:
         self.calls: Any = None
         self.steps: list[int] = []
         """Those that have anything to compute, in order."""
         self.bytes = 0
+        self.pace = ctypes.create_string_buffer(PACE_BYTES)
+        """What the calls take with a team of threads and without one, as native.c has it."""
         self.outputs: list[tuple[list[int], torch.dtype]] = []
         self._kept: list[Any] = []
 

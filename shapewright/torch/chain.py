@@ -64,7 +64,9 @@ class Chain:
         self._run: Any = None
         if code is not None and all(call.is_plain for call in self.calls):
             number, place = ctypes.c_int, ctypes.c_void_p
-            self._run = ctypes.CFUNCTYPE(number, place, number, number, place, place)(address_of(code, "run_chain"))
+            self._run = ctypes.CFUNCTYPE(number, place, number, number, place, place, place)(
+                address_of(code, "run_chain")
+            )
         self._threads = max(call.threads for call in self.calls)
         self._is_refused = False
 
@@ -120,7 +122,8 @@ class Chain:
         bases = weights.pointers + array("Q", [each.data_ptr() for each in (*varying, memory, *outs)])
         count, watch = len(bound.steps), self.watch
         seconds = (ctypes.c_double * count)() if watch else None
-        if self._run(ctypes.addressof(bound.calls), count, self._threads, bases.buffer_info()[0], seconds):
+        given = ctypes.addressof(bound.calls), count, self._threads, bases.buffer_info()[0], seconds, bound.pace
+        if self._run(*given):
             # Made again one by one, the call that fails says why.
             if not self._is_refused:
                 self._is_refused = True

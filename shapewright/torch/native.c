@@ -36,12 +36,13 @@ typedef struct {
   void *data;
   void (*work)(void *);
   void *given;
-  int64_t done_ns;
+  int64_t done_ns, waited_ns;
 } team;
 
 static _Thread_local team *own;       // the team that this thread leads
 static _Thread_local int forked;      // the threads of its pool are gone: it would wait for them for ever
 static _Thread_local int alone, more; // regions to leave out, and how many after the next one that is late
+static _Thread_local int by_itself;   // this thread does all parts of every loop
 
 static void after_fork(void) { forked = 1; }
 
@@ -107,14 +108,14 @@ static void join(void *data) {
   team->done_ns = now_ns();
 }
 
-// Do `work` with a team of so many threads, or alone: where there are none to be had, and for a while after the region's
-// end had to wait for threads that found no core.
+// Do `work` with a team of so many threads, or alone: where there are none to be had, and for a while after a loop or the
+// region's end had to wait for threads that found no core.
 static void with_team(int threads, void (*work)(void *), void *given) {
   if (threads < 2 || forked || own || (alone && alone--)) return work(given);
   team team = {.work = work, .given = given};
   int64_t before = now_ns();
   GOMP_parallel(join, &team, (unsigned)threads, 0);
-  int64_t after = now_ns(), late = after - team.done_ns;
+  int64_t after = now_ns(), late = after - team.done_ns + team.waited_ns;
   if (late > LATE_NS && late > (after - before) / LATE_SHARE) alone = more = 2 * more < MOST_ALONE ? 2 * more + 1 : MOST_ALONE;
   else more = 0;
 }
@@ -136,8 +137,17 @@ static void run_loop(void *given) {
   uint64_t next = (atomic_load(&team->ticket) >> 32) + 1;
   atomic_store(&team->ticket, next << 32 | (uint64_t)loop->count << 16);
   tell(team);
+  int64_t before = now_ns(), worked = 0;
   take_parts(team);
-  for (int times = 0; atomic_load(&team->finished) < loop->count; times++) rest_a_moment(times, LONG_SPINS);
+  for (int times = 0; atomic_load(&team->finished) < loop->count; times++) {
+    if (times == SPINS) worked = now_ns();
+    rest_a_moment(times, LONG_SPINS);
+  }
+  // A part takes about as long as another: who is waited for longer than that has lost its core.
+  if (worked) {
+    int64_t waited = now_ns() - worked;
+    if (waited > worked - before) team->waited_ns += waited;
+  }
   loop->failed = atomic_load(&team->failed);
 }
 
@@ -155,9 +165,44 @@ static int least(int one, int other) { return one < other ? one : other; }
 int launch(part part, void *data, int count) {
   int threads = least(omp_get_max_threads(), atomic_load(&most));
   loop loop = {part, data, count > 0 ? count : threads, 0};
-  if (own) run_loop(&loop);
+  if (own || by_itself) run_loop(&loop);
   else with_team(least(loop.count, threads), run_loop, &loop);
   return loop.failed ? -1 : 0;
+}
+
+// -- paces --------------------------------------------------------------------------------------------------------------
+// What a chain of some sizes takes with a team, and by itself, of late. Where others want the cores a team waits for
+// them, and short chains are not worth one: whichever takes less is taken, and the other one tried now and then.
+enum { WARM_UP = 3, FEW = 16, SOON = 2, MOST_BETWEEN = 128, LARGE_STEP = 2, STEP = 8 };
+typedef struct { _Atomic int64_t ns[2]; _Atomic int32_t calls, since, between; } pace; // [0]: with a team
+
+// Whether the next call is to be made by itself. The first one, which wakes threads and fills caches, tells nothing.
+int goes_alone(pace *pace) {
+  int calls = atomic_load(&pace->calls);
+  if (calls < FEW) atomic_store(&pace->calls, calls + 1);
+  if (calls < WARM_UP) return calls == WARM_UP - 1;
+  int better = atomic_load(&pace->ns[1]) < atomic_load(&pace->ns[0]), between = atomic_load(&pace->between);
+  if (atomic_fetch_add(&pace->since, 1) + 1 < between) return better;
+  atomic_store(&pace->since, 0);
+  atomic_store(&pace->between, 2 * between < MOST_BETWEEN ? 2 * between : MOST_BETWEEN);
+  return !better;
+}
+
+static int64_t within(int64_t value, int64_t most) { return value < -most ? -most : value > most ? most : value; }
+
+// What is known goes towards the median: one that was interrupted says little.
+void learn(pace *pace, int is_alone, int64_t took) {
+  int64_t known = atomic_load(&pace->ns[is_alone]), other = atomic_load(&pace->ns[!is_alone]);
+  int calls = atomic_load(&pace->calls);
+  if (calls <= WARM_UP) {
+    atomic_store(&pace->between, SOON);
+    atomic_store(&pace->ns[is_alone], took);
+    return;
+  }
+  int64_t now = known + within(took - known, known / (calls < FEW ? LARGE_STEP : STEP));
+  atomic_store(&pace->ns[is_alone], now);
+  // The other one soon, where which one takes less has changed, or seems to.
+  if (known > other ? took < other : now > other) atomic_store(&pace->between, SOON);
 }
 
 // -- chains -------------------------------------------------------------------------------------------------------------
@@ -203,10 +248,26 @@ static void run_calls(void *given) {
   }
 }
 
-// Make the calls in order with a team of so many threads, or of as many as PyTorch may have here, and put what each took where `seconds` points to, if it does.
-// Returns 0, or the number of the call that failed, from 1. Writes nothing but outputs: threads may share descriptions.
-int run_chain(const call *calls, int count, int threads, char *const *bases, double *seconds) {
+// Make the calls in order with a team of so many threads, or of as many as PyTorch may have here, or by this thread
+// itself, by their pace; put what each took where `seconds` points to, if it does. Returns 0, or the number of the call
+// that failed, from 1. Writes nothing else but outputs: threads may share descriptions.
+int run_chain(const call *calls, int count, int threads, char *const *bases, double *seconds, pace *pace) {
   chain chain = {calls, count, 0, bases, seconds};
-  with_team(least(threads, omp_get_max_threads()), run_calls, &chain);
+  threads = least(threads, omp_get_max_threads());
+  if (threads < 2 || forked || own || by_itself) {
+    run_calls(&chain);
+    return chain.failed;
+  }
+  int is_alone = goes_alone(pace);
+  int64_t before = now_ns();
+  if (is_alone) {
+    by_itself = 1;
+    run_calls(&chain);
+    by_itself = 0;
+  } else {
+    team team = {.work = run_calls, .given = &chain};
+    GOMP_parallel(join, &team, (unsigned)threads, 0);
+  }
+  learn(pace, is_alone, now_ns() - before);
   return chain.failed;
 }

@@ -1,8 +1,8 @@
 """The constants of a chain, looked at once for all of its calls.
 
 What was made of each is found by ``shapewright.torch.packs``. What was found holds for the next call, too, as long as
-no tensor has another version, place, shape, strides, dtype or storage, and nothing was packed anew or dropped
-meanwhile. To look at one tensor after the other would take several times as long.
+no tensor lies elsewhere or in another way, none that something was made of has another version or storage, and nothing
+was packed anew or dropped meanwhile. To look at one tensor after the other would take several times as long.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ import torch
 from shapewright.torch.packs import changes, checks_values, tell_changes
 from shapewright.torch.plan import Get
 
-LOOKS: tuple[Callable[[torch.Tensor], Any], ...] = (
-    operator.attrgetter("_version"),
-    torch.Tensor.data_ptr,
+_Guards = getattr(torch._C._dynamo.guards, "TensorGuards", None)
+"""What TorchDynamo compares tensors with, all at once; where a version of PyTorch has none each is looked at."""
+_place, _version = torch.Tensor.data_ptr, operator.attrgetter("_version")
+_storage, _address = torch.Tensor.untyped_storage, operator.attrgetter("_cdata")
+LAYOUTS: tuple[Callable[[torch.Tensor], Any], ...] = (
     torch.Tensor.stride,
     operator.attrgetter("shape"),
     operator.attrgetter("dtype"),
 )
-"""What tells that a tensor is as it was, beside its storage."""
-_storage, _address = torch.Tensor.untyped_storage, operator.attrgetter("_cdata")
 
 Described = tuple[tuple[tuple[int, ...], str], ...]
 """Shape and dtype of each operand."""
@@ -43,6 +43,25 @@ class Operand:
     is_made: bool
 
 
+class Layouts:
+    """Strides, shapes and dtypes of some tensors."""
+
+    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
+        guards = _Guards and _Guards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None)
+        # They take no tensor twice.
+        self._guards = guards if guards is not None and guards.check(*tensors) else None
+        self._lists = None if self._guards else self._listed(tensors)
+
+    def hold_for(self, tensors: Sequence[torch.Tensor]) -> bool:
+        if self._guards is not None:
+            return bool(self._guards.check(*tensors))
+        return self._lists == self._listed(tensors)
+
+    @staticmethod
+    def _listed(tensors: Sequence[torch.Tensor]) -> list[list[Any]]:
+        return [[*map(look, tensors)] for look in LAYOUTS]
+
+
 @dataclass(frozen=True, slots=True)
 class Found:
     """The operands of one moment: where they lie, and ``number``, which is another one for other shapes or dtypes.
@@ -52,7 +71,8 @@ class Found:
     described: Described
     number: int
     kept: tuple[Any, ...]
-    looks: tuple[list[Any], ...] | None
+    layouts: Layouts
+    looks: tuple[list[Any], ...]
     changes: int
 
 
@@ -61,7 +81,8 @@ class Weights:
 
     def __init__(self, operands: Sequence[Operand]) -> None:
         self._operands = tuple(operands)
-        self._positions = sorted({position for each in operands for position in each.tensors})
+        self._all = _getter({position for each in operands for position in each.tensors})
+        self._packed = _getter({position for each in operands if each.is_made for position in each.tensors})
         self._numbers = itertools.count()
         self._last: tuple[Described, int] | None = None
         self._found: Found | None = None
@@ -74,7 +95,8 @@ class Weights:
         """The operands, of all tensors of the chain."""
         # Read before the operands are: what changes meanwhile makes the next call look again.
         now, found, looks = changes(), self._found, self._looks(tensors)
-        if found is not None and found.changes == now and looks is not None and found.looks == looks:
+        is_known = found is not None and found.changes == now and found.looks == looks
+        if found is not None and is_known and found.layouts.hold_for(self._all(tensors)):
             return found
         values = [each.get(tensors) for each in self._operands]
         described = tuple((tuple(value.shape), str(value.dtype).removeprefix("torch.")) for value in values)
@@ -87,21 +109,31 @@ class Weights:
             for value, each in zip(values, self._operands, strict=True)
             if each.is_made or value.data_ptr() != tensors[each.tensors[0]].data_ptr()
         )
-        fresh = Found(pointers, *last, made, looks, now)
+        fresh = Found(pointers, *last, made, Layouts(self._all(tensors)), looks or (), now)
         # What was copied for this call alone is not to be found again; a constant in place is not to be kept alive.
-        if len(made) == sum(each.is_made for each in self._operands) and not checks_values():
+        if looks is not None and len(made) == sum(each.is_made for each in self._operands) and not checks_values():
             self._found = fresh
         return fresh
 
     def _looks(self, tensors: Sequence[torch.Tensor]) -> tuple[list[Any], ...] | None:
         """None for tensors of inference mode, which have no version."""
-        mine = [tensors[position] for position in self._positions]
+        packed = self._packed(tensors)
         try:
-            storages = [*map(_address, map(_storage, mine))]
-            return (storages, *([*map(look, mine)] for look in LOOKS))
+            return (
+                [*map(_version, packed)],
+                [*map(_address, map(_storage, packed))],
+                [*map(_place, self._all(tensors))],
+            )
         except RuntimeError:
             return None
 
     def forget(self) -> None:
         """Keep nothing alive."""
         self._found = None
+
+
+def _getter(positions: set[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
+    """Gives what stands at some positions."""
+    if len(positions) > 1:
+        return operator.itemgetter(*sorted(positions))
+    return lambda given: [given[position] for position in positions]

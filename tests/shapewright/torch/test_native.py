@@ -17,6 +17,7 @@ import torch
 
 from shapewright.loading import load
 from shapewright.torch import native
+from shapewright.torch.arguments import PACE_BYTES
 from tests.shapewright.libraries import SMALL, save_for_two_threads
 
 BEGIN = """
@@ -161,15 +162,86 @@ def test_a_chain_has_no_more_threads_than_pytorch() -> None:
     number, place = ctypes.c_int, ctypes.c_void_p
     kept = ctypes.CFUNCTYPE(number, place, place, number, place)(entry)
     call = (ctypes.c_int64 * 3)(ctypes.cast(kept, place).value or 0, 0, 0)
-    run = ctypes.CFUNCTYPE(number, place, number, number, place, place)(native.address_of(code, "run_chain"))
+    run = ctypes.CFUNCTYPE(number, place, number, number, place, place, place)(native.address_of(code, "run_chain"))
     before = torch.get_num_threads()
     try:
         for threads in (1, 2):
             torch.set_num_threads(threads)
-            assert run(ctypes.addressof(call), 1, 2, None, None) == 0
+            assert run(ctypes.addressof(call), 1, 2, None, None, ctypes.create_string_buffer(PACE_BYTES)) == 0
     finally:
         torch.set_num_threads(before)
     assert seen == [1, 2]
+
+
+def test_a_chain_by_itself_opens_no_region_for_its_loops() -> None:
+    """Else the threads that it is to do without would be waited for at every loop."""
+    code = native.native()
+    assert code is not None
+    openmp, seen = ctypes.CDLL(None), list[int]()
+    number, place = ctypes.c_int, ctypes.c_void_p
+    part = ctypes.CFUNCTYPE(number, number, place, place)
+    launch = ctypes.CFUNCTYPE(number, part, place, number)(native.address_of(code, "launch"))
+
+    def counted(*_: object) -> int:
+        seen.append(openmp.omp_get_num_threads())
+        return 0
+
+    kept = part(counted)
+    entry = ctypes.CFUNCTYPE(number, place, place, number, place)(lambda *_: launch(kept, None, 2))
+    call = (ctypes.c_int64 * 3)(ctypes.cast(entry, place).value or 0, 0, 0)
+    run = ctypes.CFUNCTYPE(number, place, number, number, place, place, place)(native.address_of(code, "run_chain"))
+    pace, before = Pace(code), torch.get_num_threads()
+    code.expect_threads(2)
+    try:
+        torch.set_num_threads(2)
+        for _ in range(3):
+            assert run(ctypes.addressof(call), 1, 2, None, None, pace.memory) == 0
+    finally:
+        torch.set_num_threads(before)
+    # The first two are made together.
+    assert seen == [2, 2, 2, 2, 1, 1]
+
+
+class Pace:
+    """What native.c knows of a chain's pace."""
+
+    def __init__(self, code: ctypes.CDLL) -> None:
+        self.memory = ctypes.create_string_buffer(PACE_BYTES)
+        self._goes_alone, self._learn = code.goes_alone, code.learn
+        self._learn.argtypes = (ctypes.c_void_p, ctypes.c_int, ctypes.c_int64)
+
+    def calls(self, number: int, together: int, alone: int) -> int:
+        """Make so many, which take so long; how many were made alone."""
+        times = 0
+        for _ in range(number):
+            is_alone = self._goes_alone(self.memory)
+            times += is_alone
+            self._learn(self.memory, is_alone, alone if is_alone else together)
+        return times
+
+
+@pytest.fixture
+def pace() -> Pace:
+    code = native.native()
+    assert code is not None
+    return Pace(code)
+
+
+def test_whichever_takes_less_is_taken(pace: Pace) -> None:
+    pace.calls(100, together=1000, alone=1500)
+    assert pace.calls(1000, together=1000, alone=1500) <= 20
+    # Others want the cores now.
+    assert pace.calls(1000, together=20_000, alone=3000) >= 950
+    # And now no longer.
+    pace.calls(1000, together=1000, alone=1500)
+    assert pace.calls(1000, together=1000, alone=1500) <= 20
+
+
+def test_a_first_call_and_one_that_was_interrupted_say_little(pace: Pace) -> None:
+    pace.calls(1, together=10**9, alone=10**9)
+    pace.calls(100, together=1000, alone=1500)
+    pace.calls(1, together=10**9, alone=10**9)
+    assert pace.calls(100, together=1000, alone=1500) <= 5
 
 
 @pytest.mark.usefixtures("launchers_anew")
