@@ -24,7 +24,7 @@ OTHER_REGISTERS = 56
 """Registers of a thread beside those of sums."""
 ONE_BY_ONE = 1.0
 """Registers of each product that is added by itself."""
-OPERANDS = {"tf32x3": 1.0, "ieee": 0.5}
+OPERANDS = {"tf32x3": 2.0, "ieee": 0.5}
 """Registers of each element of a step that is split, or broadcast to the lanes, before it is multiplied as float32."""
 SHARES_S = 1.5e-6
 """Of the kernel that adds shares of k."""
