@@ -27,7 +27,7 @@ from tuner.schedule.product.match.factors import Part
 
 PARTIAL, ENDS, ORDER = "partial_sums", "ends_of_groups", "rows_by_group"
 ADDED = (32, 64)
-"""The tile in which shares are added."""
+"""The tile in which shares are added, if the product takes one as large."""
 
 
 class ProductEmitter:
@@ -176,7 +176,9 @@ class ProductEmitter:
     def _added(self, split: int) -> None:
         with self._tile() as (_, axes, masks):
             mask = f", mask={' & '.join(masks[dim] for dim in sorted(masks))}, other=0" if masks else ""
-            self.writer.line(f"sums = tl.zeros({ADDED}, {TYPES[self.product.total]})")
+            # What tensor cores do not take has smaller tiles.
+            tile = (self.block[self.rows], self.block[self.columns])
+            self.writer.line(f"sums = tl.zeros({tile}, {TYPES[self.product.total]})")
             with self.writer.block(f"for share in range(0, {split}):"):
                 self.writer.line(f"sums += tl.load({self._partial_place(axes, 'share')}{mask})")
             scope = self.scope(self._own(axes, {self.rows: 0, self.columns: 1}), masks)

@@ -72,6 +72,13 @@ def test_two_products_in_shares_have_partial_sums_of_their_own() -> None:
     assert len(module.launches) == 4
 
 
+def test_shares_are_added_in_the_tiles_that_a_product_takes() -> None:
+    """Two sides without a sign: products are added one by one, in tiles of 16 at most."""
+    workload = workload_from_json(SAMPLES["x86_gathered"]["several-axes-bytes"])
+    added = emit(workload, Choices(product=Tiling(split_k=2))).text.partition("def kernel_0_added")[2]
+    assert "tl.zeros((16, 16), tl.int32)" in added
+
+
 def test_steps_that_share_a_scale_are_whole_blocks() -> None:
     workload = workload_from_json(SAMPLES["x86_quantized"]["int4-two-scales"])
     assert "tl.arange(0, 16)" in emit(workload, Choices(product=Tiling(64, 64, 64))).text
