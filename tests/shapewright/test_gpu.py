@@ -36,7 +36,7 @@ def has_driver() -> bool:
 @pytest.mark.skipif(has_driver(), reason="this machine has an NVIDIA driver")
 def test_loading_without_a_driver_says_what_is_missing(folder: Path) -> None:
     with pytest.raises(
-        GpuFailed, match=r"no NVIDIA driver is here \(libcuda.so.1: .*\): install one, or use a library"
+        GpuFailed, match=r"for GPUs \(sm_90a\), and no NVIDIA driver is here \(libcuda.so.1: .*\): install"
     ):
         load(folder)
 

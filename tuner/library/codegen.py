@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import ExitStack, nullcontext
 from functools import lru_cache
 from typing import Any
 
@@ -22,7 +22,7 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.tirx import compilation_pipeline
 from tvm.tirx.script.builder import ir as I  # noqa: N812
 
-from tuner.library.dispatcher import Leaf, Tree, expression
+from tuner.library.dispatcher import Leaf, Node, Tree, expression
 from tuner.library.entry import EntryArguments
 from tuner.library.machine_code import linked, object_code, tvm_target
 from tuner.library.package import ENTRY, CompiledKernel
@@ -57,8 +57,8 @@ def object_of(task: SearchTask, kernel: MicroKernel) -> bytes:
 
 def kernel_module(task: SearchTask, kernel: MicroKernel) -> Any:
     """An IRModule of a kernel alone, which other objects know by ``symbol_of``."""
-    function = emit(task, kernel, name_of(0))
-    return tvm.IRModule({name_of(0): function.with_attr(SYMBOL, symbol_of(kernel))})
+    function = emit(task, kernel, _name(0))
+    return tvm.IRModule({_name(0): function.with_attr(SYMBOL, symbol_of(kernel))})
 
 
 def symbol_of(kernel: MicroKernel) -> str:
@@ -69,7 +69,7 @@ def link(task: SearchTask, kernels: Sequence[MicroKernel], tree: Tree, objects: 
     """The bytes of a shared object that exports ENTRY, of the kernels' ``objects`` in the same order."""
     _check_layouts(task, kernels)
     entry = _compiled_entry(_EntryOf(task, kernels[0]), len(kernels), tree)
-    symbols = {name_of(index): symbol_of(kernel) for index, kernel in enumerate(kernels)}
+    symbols = {_name(index): symbol_of(kernel) for index, kernel in enumerate(kernels)}
     return linked([entry, *objects], task.known_target, symbols)
 
 
@@ -77,7 +77,7 @@ def module_of(task: SearchTask, kernels: Sequence[MicroKernel], tree: Tree) -> A
     """An IRModule with one private function for each kernel, and ENTRY, which dispatches by ``tree``: what is compiled
     in parts, as a whole."""
     _check_layouts(task, kernels)
-    names = [name_of(index) for index in range(len(kernels))]
+    names = [_name(index) for index in range(len(kernels))]
     module = tvm.IRModule({name: emit(task, kernel, name) for name, kernel in zip(names, kernels, strict=True)})
     callees = [module.get_global_var(name) for name in names]
 
@@ -100,7 +100,7 @@ def module_json(module: Any) -> str:
 
 def kernel_scripts(module: Any, count: int) -> list[str]:
     """What ``module_of`` made of each of its ``count`` kernels, in order, as TVMScript to be read."""
-    return [str(module[name_of(index)].script()) for index in range(count)]
+    return [str(module[_name(index)].script()) for index in range(count)]
 
 
 def toolchain() -> dict[str, str]:
@@ -148,7 +148,7 @@ def lowering(*more: Any) -> tuple[Any, Any, Any]:
 tirx.register_tir_pipeline(LOWERING, lowering)
 
 
-def name_of(index: int) -> str:
+def _name(index: int) -> str:
     """The name by which ENTRY calls a kernel."""
     return f"{ENTRY}_{index}"
 
@@ -180,7 +180,7 @@ def _compiled_entry(entry: _EntryOf, count: int, tree: Tree) -> bytes:
     """The object file of ENTRY, which calls ``count`` kernels of other objects."""
 
     def call(index: int, passed: Sequence[Any]) -> Any:
-        return tirx.call_extern("int32", name_of(index), *passed)
+        return tirx.call_extern("int32", _name(index), *passed)
 
     module = tvm.IRModule({ENTRY: _entry(entry.task, entry.layouts, call, tree)})
     return object_code(compiled(entry.task, module))
@@ -193,10 +193,11 @@ CallKernel = Callable[[int, Sequence[Any]], Any]
 def _entry(task: SearchTask, layouts: Mapping[str, Layout], call: CallKernel, tree: Tree) -> Any:
     atom = atom_to_ask_for(task.known_target.hardware)
 
-    def write(index: int, passed: Sequence[Any]) -> None:
-        _checked(call(index, passed), atom)
+    def write(passed: Sequence[Any], dims: Mapping[str, Any]) -> None:
+        with imported(atom) if atom else nullcontext():
+            _dispatch(tree, dims, lambda index: _checked(call(index, passed), atom))
 
-    return entry_function(task.workload, layouts, write, tree, imported(atom) if atom else None)
+    return entry_function(task.workload, layouts, write)
 
 
 def _checked(called: Any, atom: Atom | None) -> None:
@@ -211,14 +212,10 @@ def _checked(called: Any, atom: Atom | None) -> None:
 
 
 def entry_function(
-    workload: Workload,
-    layouts: Mapping[str, Layout],
-    write: Callable[[int, Sequence[Any]], None],
-    tree: Tree,
-    around: AbstractContextManager[Any] | None = None,
+    workload: Workload, layouts: Mapping[str, Layout], write: Callable[[Sequence[Any], Mapping[str, Any]], None]
 ) -> Any:
-    """ENTRY as a PrimFunc. ``write``: the statement that calls a kernel, by its number, with these arguments.
-    ``around``: what holds for all of them."""
+    """ENTRY as a PrimFunc. ``write``: the statements that call a kernel with these arguments, at these values of the
+    symbols."""
     arguments = EntryArguments(workload, layouts)
     with IRBuilder() as builder, I.prim_func():
         I.func_name(ENTRY)
@@ -226,17 +223,27 @@ def entry_function(
         buffers = arguments.declare()
         with arguments.checked():
             passed = [buffer.data for buffer in buffers] + list(arguments.symbols.values())
-            with around or nullcontext():
-                _dispatch(tree, arguments.symbols, lambda index: write(index, passed))
+            write(passed, arguments.symbols)
     return builder.get()
 
 
-def _dispatch(tree: Tree, dims: Mapping[str, Any], write: Callable[[int], None]) -> None:
+def _dispatch(tree: Tree, dims: Mapping[str, Any], call: Callable[[int], None]) -> None:
     if isinstance(tree, Leaf):
-        write(tree.kernel)
+        call(tree.kernel)
         return
-    with I.If(dim_expr(expression(tree.dim), dims) <= tirx.IntImm("int64", tree.at_most)):
+    with I.If(_is_small(tree, dims)):
         with I.Then():
-            _dispatch(tree.then, dims, write)
+            _dispatch(tree.then, dims, call)
         with I.Else():
-            _dispatch(tree.otherwise, dims, write)
+            _dispatch(tree.otherwise, dims, call)
+
+
+def _is_small(node: Node, dims: Mapping[str, Any]) -> Any:
+    return dim_expr(expression(node.dim), dims) <= tirx.IntImm("int64", node.at_most)
+
+
+def chosen(tree: Tree, dims: Mapping[str, Any]) -> Any:
+    """The number of the kernel that the tree chooses, as an expression."""
+    if isinstance(tree, Leaf):
+        return tirx.IntImm("int64", tree.kernel)
+    return tirx.Select(_is_small(tree, dims), chosen(tree.then, dims), chosen(tree.otherwise, dims))

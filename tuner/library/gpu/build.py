@@ -32,6 +32,8 @@ from tuner.schedule.layout import Layout, MatrixLayout
 LOWERING = "shapewright-gpu"
 """The name that TVM knows our passes by."""
 SET_DEVICE = "__tvm_set_device"
+LAUNCH = "launch"
+"""The function of C that runs a kernel: of the operands' pointers, the symbols, and the kernel's number."""
 COMPILE_S = 120.0
 """The time that a C compiler may take."""
 OPTIONS = ("-std=gnu11", "-O2", "-fPIC", "-Wall", "-c", "-x", "c")
@@ -78,12 +80,13 @@ def _layouts(modules: Sequence[Module]) -> dict[str, Layout]:
 
 # -- the dispatcher ---------------------------------------------------------------------------------------------------
 def _entry_object(workload: Workload, layouts: Mapping[str, Layout], tree: Tree, target: Target, host: Target) -> bytes:
-    """The object file of ENTRY, which calls functions of C by ``name_of``."""
+    """The object file of ENTRY, which calls LAUNCH."""
 
-    def write(index: int, passed: Sequence[Any]) -> None:
-        I.evaluate(tirx.call_cpacked(codegen.name_of(index), *passed))
+    def write(passed: Sequence[Any], dims: Mapping[str, Any]) -> None:
+        # One call: LLVM would give a second declaration of a function another name.
+        I.evaluate(tirx.call_cpacked(LAUNCH, *passed, codegen.chosen(tree, dims)))
 
-    module = tvm.IRModule({ENTRY: codegen.entry_function(workload, layouts, write, tree)})
+    module = tvm.IRModule({ENTRY: codegen.entry_function(workload, layouts, write)})
     gpu = tvm.target.Target({"kind": "cuda", "arch": target.mcpu}, host=tvm_target(host))
     return object_code(tvm.compile(module, target=gpu, tir_pipeline=LOWERING))
 
@@ -126,7 +129,7 @@ def _compiled(source: GpuSource) -> bytes:
     with tempfile.TemporaryDirectory(prefix="shapewright-gpu-") as folder:
         for binary, name in source.binaries.items():
             (Path(folder) / name).write_bytes(binary)
-        (Path(folder) / "launcher.c").write_text(source.text(ENTRY))
+        (Path(folder) / "launcher.c").write_text(source.text(LAUNCH))
         command = [c_compiler(), *OPTIONS, "launcher.c", "-o", "launcher.o"]
         # Names of files stand in the code: it is compiled where they are, so that they are the same everywhere.
         done = subprocess.run(command, cwd=folder, check=False, capture_output=True, text=True, timeout=COMPILE_S)

@@ -57,7 +57,7 @@ __attribute__((format(printf, 2, 3))) static int sw_raise(const char *kind, cons
 
 // -- the driver ------------------------------------------------------------------------------------------------------
 typedef struct {
-  _Alignas(64) uint64_t words[16];
+  _Alignas(128) uint64_t words[16];
 } sw_map;
 typedef void *sw_handle;
 enum { SW_MAJOR = 75, SW_MINOR = 76, SW_DYNAMIC_SHARED = 8, SW_RELAXED = 2, SW_FREE_SHARED_BYTES = 48 << 10 };
@@ -138,7 +138,9 @@ static const char *sw_why(int code) {
 // Find the driver and its GPUs, once.
 static int sw_find_driver(void) {
   void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-  if (!library) return SW_FAIL("no NVIDIA driver is here (%s): install one, or use a library for this CPU", dlerror());
+  if (!library)
+    return SW_FAIL("this library is for GPUs (" SW_TARGET_NAMES "), and no NVIDIA driver is here (%s): install one, or take "
+                   "a library for this CPU", dlerror());
   void **functions = (void **)&cu;
   for (int i = 0; i < SW_NAMES; ++i) {
     functions[i] = dlsym(library, sw_names[i]);

@@ -28,6 +28,8 @@ MAX_BYTES = 1 << 48
 MAX_NARROW = 2**31 - 1
 """Elements up to which offsets of 32 bits reach."""
 AXES = 3
+PARAMETERS = "void *self, const sw_any *arguments, int32_t count, sw_any *result"
+"""Of a function that TVM FFI calls."""
 RUNTIME = ("integers.c", "devices.c", "calls.c")
 WARP = 32
 TARGET = re.compile(r"sm_(\d+)(\d)([a-z]?)")
@@ -100,7 +102,8 @@ class GpuSource:
         return tuple(kernel.cubins[target][place] for target in self.targets)
 
     def text(self, name: str) -> str:
-        """``name``: what the functions of kernels are called, with a number behind it."""
+        """``name``: what the function is called that takes the operands' pointers, the symbols, the number of a kernel,
+        and that of the GPU."""
         cubins = [cubin for code in self._functions for cubin in code]
         most = max(len(cubin.maps) for cubin in cubins)
         defines = {
@@ -114,8 +117,17 @@ class GpuSource:
             *(f"#define {key} {value}" for key, value in defines.items()),
             *(files(__package__).joinpath(name).read_text() for name in RUNTIME),
             *self._tables(),
-            *(_Function(kernel, self._numbers(kernel), f"{name}_{at}").text for at, kernel in enumerate(self.kernels)),
+            *(_Function(kernel, self._numbers(kernel), f"kernel_{at}").text for at, kernel in enumerate(self.kernels)),
+            *self._choice(name),
         ])  # fmt: skip
+
+    def _choice(self, name: str) -> Iterator[str]:
+        workload = self.kernels[0].module.workload
+        place, names = len(workload.operands) + len(workload.symbols), range(len(self.kernels))
+        yield f"SW_HIDDEN int {name}({PARAMETERS}) {{"
+        yield f"  static int (*const kernels[])({PARAMETERS}) = {{{', '.join(f'kernel_{at}' for at in names)}}};"
+        yield f"  return kernels[arguments[{place}].value.number](self, arguments, count, result);"
+        yield "}\n"
 
     def _numbers(self, kernel: GpuKernel) -> list[int]:
         return [self._functions[self._code(kernel, place)] for place in range(len(kernel.module.launches))]
@@ -163,7 +175,7 @@ class _Function:
     def text(self) -> str:
         workload, module = self.module.workload, self.module
         lines = [
-            f"SW_HIDDEN int {self.name}(void *self, const sw_any *arguments, int32_t count, sw_any *result) {{",
+            f"static int {self.name}({PARAMETERS}) {{",
             "  (void)self, (void)count;",
             "  *result = (sw_any){0};",
         ]
@@ -173,7 +185,7 @@ class _Function:
             lines.append(f"  const int64_t s_{symbol} = arguments[{place}].value.number;")
             lines.append(f'  if (sw_check_size("{symbol}", s_{symbol})) return -1;')
         lines += self._checks()
-        number = len(workload.operands) + len(workload.symbols)
+        number = len(workload.operands) + len(workload.symbols) + 1
         lines += [
             "  sw_call call;",
             f"  if (sw_begin(&call, (int)arguments[{number}].value.number)) return -1;",

@@ -116,7 +116,7 @@ def dispatched_problems() -> list[str]:
         Choices(product=Tiling(64, 32, 32, split_k=2, descriptors=True, pack="nk")),
         Choices(product=Tiling(32, 64, 16, swap=True, pack="nk")),
     ]
-    tree = Node("m", 16, Leaf(0), Node("m%64", 8, Leaf(1), Leaf(2)))
+    tree = Node("m", 16, Leaf(0), Node("m%64", 8, Leaf(1), Node("m", 100, Leaf(2), Leaf(0))))
     return problems(workload, choices, tree, [{"m": size} for size in (0, 1, 16, 17, 64, 70, 129)])
 
 

@@ -29,7 +29,7 @@ from tuner.schedule.gpu.plan import Choices
 from tuner.schedule.gpu.tiling import Tiling
 from tuner.schedule.packing import aligned
 
-TREE = Node("m", 16, Leaf(0), Node("m%64", 8, Leaf(1), Leaf(2)))
+TREE = Node("m", 16, Leaf(0), Node("m%64", 8, Leaf(1), Node("m", 4096, Leaf(2), Leaf(0))))
 THREE = (
     Choices(product=Tiling(16, 64, 32, swap=True)), Choices(product=Tiling(64, 32, 32, split_k=3, descriptors=True)),
     Choices(product=Tiling(128, 64, 64, num_warps=8, parts=3)),
