@@ -56,8 +56,11 @@ def shapewright(
     if torch.is_grad_enabled() and trained:
         report.note([TRAINING])
         return compiler(graph, example_inputs, None)
+    target = target_of(example_inputs)
+    if isinstance(target, str):
+        report.note([target])
+        return compiler(graph, example_inputs, None)
     try:
-        target = target_of(example_inputs)
         threads = given.get("threads") or (torch.get_num_threads() if target.gpu is None else 1)
         finder = finder_of(given.get("source"), strict=bool(given.get("strict")), threads=threads, target=target)
     except InvalidInput:

@@ -8,6 +8,7 @@ import torch
 
 from shapewright.gpu import ALIGNMENT
 from tuner.program.target import Target, native
+from tuner.program.target.cuda import ARCHITECTURES
 
 CPU, CUDA = "cpu", "cuda"
 
@@ -22,11 +23,14 @@ def aligned(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.clone() if tensor.data_ptr() % ALIGNMENT else tensor
 
 
-def target_of(values: Iterable[object]) -> Target:
-    """What libraries for a graph of these inputs have to be for: the GPU that one of them is on, or this CPU. Raises
-    InvalidInput for a GPU whose instructions are not known here."""
+def target_of(values: Iterable[object]) -> Target | str:
+    """What libraries for a graph of these inputs have to be for: the GPU that one of them is on, or this CPU; or why
+    there are none."""
     for value in values:
         if isinstance(value, torch.Tensor) and value.device.type == CUDA:
             major, minor = torch.cuda.get_device_capability(value.device)
-            return Target.from_json({"kind": "cuda", "arch": f"sm_{major}{minor}"})
+            arch = f"sm_{major}{minor}"
+            if arch not in ARCHITECTURES:
+                return f"no libraries are made for GPUs of {arch}: known are {', '.join(ARCHITECTURES)}"
+            return Target.from_json({"kind": "cuda", "arch": arch})
     return native()

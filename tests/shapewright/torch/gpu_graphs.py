@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from shapewright.download import write
 from shapewright.sources.finder import finder_of
+from shapewright.torch.devices import target_of
 from shapewright.torch.graphs import replace_lifted
 from shapewright.torch.op import call
 from tests.tuner.library.gpu.driven import build
@@ -26,6 +27,18 @@ TARGETS = {
     "cpu": native(), "sm_90": Target.from_json({"kind": "cuda", "arch": "sm_90"}),
     "sm_80": Target.from_json({"kind": "cuda", "arch": "sm_80"}),
 }  # fmt: skip
+
+
+def targets(capability: tuple[int, int]) -> list[str]:
+    """What libraries have to be for, of inputs on the CPU, and with one on a GPU of this capability."""
+    before, torch.cuda.get_device_capability = torch.cuda.get_device_capability, lambda device: capability
+    try:
+        with FakeTensorMode():
+            here, there = torch.empty(3), torch.empty(3, device="cuda")
+            found = target_of([here, 3]), target_of([here, there])
+    finally:
+        torch.cuda.get_device_capability = before
+    return [each if isinstance(each, str) else each.mcpu for each in found]
 
 
 def replaced(device: str, target: str) -> dict[str, Any]:

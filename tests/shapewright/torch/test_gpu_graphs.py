@@ -7,6 +7,7 @@ from concurrent.futures import ProcessPoolExecutor
 import pytest
 
 from tests.shapewright.torch import gpu_graphs
+from tuner.program.target import native
 
 TIMEOUT_S = 200.0
 
@@ -30,3 +31,9 @@ def test_what_is_elsewhere_is_left_to_pytorch(gpu: ProcessPoolExecutor, device: 
     found = gpu.submit(gpu_graphs.replaced, device, target).result(TIMEOUT_S)
     assert found["calls"] == 0
     assert reason in found["kept"]
+
+
+def test_libraries_are_for_the_gpu_of_the_inputs(gpu: ProcessPoolExecutor) -> None:
+    assert gpu.submit(gpu_graphs.targets, (9, 0)).result(TIMEOUT_S) == [native().mcpu, "sm_90"]
+    _, reason = gpu.submit(gpu_graphs.targets, (7, 5)).result(TIMEOUT_S)
+    assert reason.startswith("no libraries are made for GPUs of sm_75: known are sm_80, ")
