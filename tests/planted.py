@@ -19,7 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("tuner", "shapewright", "service", "worker", "migrations")
-COPIED = (*PACKAGES, "tests", "pyproject.toml", "alembic.ini")
+COPIED = (*PACKAGES, "benchmarks", "tests", "pyproject.toml", "alembic.ini")
 CAUGHT = 1
 """pytest's exit status where tests failed: any other says that they could not be run."""
 LIMIT_S = 900.0
@@ -260,6 +260,22 @@ FAULTS = (
         "again.killed >= session.killed",
         "contract/test_runner.py",
         "culprit and devices",
+    ),
+    Fault(
+        "launcher: rows and columns of a matrix are exchanged",
+        "tuner/library/gpu/source.py",
+        "rows, columns = map(c_expression, matrix.shape)",
+        "columns, rows = map(c_expression, matrix.shape)",
+        "library/gpu/test_launching.py",
+        "tree",
+    ),
+    Fault(
+        "launcher: kernels run on the default stream",
+        "tuner/library/gpu/calls.c",
+        "code->shared, call->stream, parameters, NULL",
+        "code->shared, NULL, parameters, NULL",
+        "library/gpu/test_launching.py",
+        "stream",
     ),
 )
 
