@@ -24,6 +24,8 @@ from tuner.schedule.rules.attention.visible import visible
 
 SCORE_OPERATIONS, EXPONENTS_PER_CYCLE = 12.0, 16.0
 """Of the softmax for each score; exponentials of an SM in a cycle."""
+FLOAT32_SHARE = 0.5
+"""Of the rate of tensor cores where float32 is multiplied: weights come from registers."""
 LIVE, FEW_REGISTERS = 3.0, 24
 """Values of an element that elementwise code keeps at once, and registers of a thread beside those."""
 REDUCED_BYTES = 1024
@@ -76,7 +78,8 @@ class Attention(Priced):
         """Of an SM."""
         if dtype == "float32" and tile.precision == "ieee":
             return gpu.fma_flops_s() * FMA_SHARE / gpu.sms
-        share = TENSOR_SHARE * (TF32X3_SHARE if dtype == "float32" else 1.0)
+        share = TENSOR_SHARE * (FLOAT32_SHARE if dtype == "float32" else 1.0)
+        share *= TF32X3_SHARE if dtype == "float32" and tile.precision == "tf32x3" else 1.0
         return gpu.tensor_flops_s("tf32" if dtype == "float32" else dtype) * share / gpu.sms
 
     def _at_once(self, gpu: Gpu, tile: AttentionTile) -> int:

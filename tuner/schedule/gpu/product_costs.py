@@ -9,22 +9,25 @@ from typing import Any
 import numpy as np
 
 from tuner.program.language.dtypes import DTYPES
-from tuner.program.language.expr import reads
+from tuner.program.language.expr import Expr, reads, walk
 from tuner.program.target.cuda import Gpu
 from tuner.schedule.access import stride
 from tuner.schedule.gpu.contraction import Contraction
 from tuner.schedule.gpu.module import Pack
 from tuner.schedule.gpu.packing import packs_of
 from tuner.schedule.gpu.plan import Choices, Found
-from tuner.schedule.gpu.pricing import Dims, Priced, size_of
+from tuner.schedule.gpu.pricing import Dims, Priced, operations, size_of
 from tuner.schedule.gpu.product import ProductEmitter
 from tuner.schedule.gpu.theory import Multiplied, occupancy, work_of
-from tuner.schedule.gpu.tiling import MIN_STEPS, Tiling, fitted, has_tensor_cores, multiplied_type
+from tuner.schedule.gpu.tiling import MIN_STEPS, Tiling, fitted, has_tensor_cores, multiplied_type, stored_type
 from tuner.schedule.gpu.work import Floats
 from tuner.schedule.rule import Extents
+from tuner.schedule.rules.quantized.decoded import CODE
 
 ACROSS_BANKS = 0.5
 """Of the FMA rate that is left where neighbours along k are read as columns (docs/decisions/0069)."""
+CONVERTED, HALF_BYTE = 1.0, 0.5
+"""Operations of a conversion; bytes of a number of four bits."""
 TURNED = 0.95
 """Of TF32's rate that is left where a side is to be turned over: instructions take words of four bytes along k alone.
 A round figure, which nothing was fitted to."""
@@ -63,7 +66,17 @@ class Product:
         if dtype == "float32" and tiling.dot:
             is_kn = self._is_kn(tiling)
             share = (TURNED if is_kn else 1.0) if has_cores else (1.0 if is_kn else ACROSS_BANKS)
-        return tiling, Multiplied("tf32" if has_cores else dtype, size, share)
+        sides = product.left, product.right
+        stored = self._stored(product.left), self._stored(product.right)
+        made = tuple(operations(side) + CONVERTED * (stored_type(product, side) != dtype) for side in sides)
+        return tiling, Multiplied("tf32" if has_cores else dtype, size, share, stored, (made[0], made[1]))
+
+    def _stored(self, expr: Expr) -> float:
+        """Bytes of an element of a side in memory."""
+        tensors, code = self.product.tensors, self.product.code
+        of_code = code is not None and CODE in walk(expr)
+        every = [DTYPES[tensors[each.tensor].dtype].bytes for each in reads(expr) if each.tensor in tensors]
+        return HALF_BYTE if of_code else float(max(every, default=1))
 
     def _is_kn(self, tiling: Tiling) -> bool:
         """Whether columns of the right side are neighbours in memory."""
@@ -77,7 +90,10 @@ class Product:
         """[shapes] or numbers: m, n, k and the batch."""
         parts, product = self.product.parts, self.product
         groups = product.m, product.n, product.k, product.outer
-        return [size_of((parts[name].extent for name in names), dims) for names in groups]
+        m, n, k, batch = (size_of((parts[name].extent for name in names), dims) for names in groups)
+        # Rows by group are as many products of fewer rows, about.
+        share = max(product.groups, 1) if product.index is not None else 1
+        return [m / share, n, k, batch * share]
 
     def needs(self, tiling: Tiling, gpu: Gpu) -> str | None:
         tiling, what = self.fitted(tiling)

@@ -34,11 +34,21 @@ FLOAT32_BYTES = 4
 @dataclass(frozen=True)
 class Multiplied:
     """What is multiplied: the dtype (tf32 for float32 by tensor cores), bytes of an element, and the share of the rate
-    that the way allows in which the right side lies."""
+    that the way allows in which the right side lies.
+
+    ``stored``: bytes of an element of the left and the right side in memory; ``operations``: those that make it an
+    element that is multiplied, as of numbers of four bits.
+    """
 
     dtype: str
     size: int
     share_of_rate: float = 1.0
+    stored: tuple[float, float] | None = None
+    operations: tuple[float, float] = (0.0, 0.0)
+
+    @property
+    def in_memory(self) -> tuple[float, float]:
+        return self.stored or (self.size, self.size)
 
 
 @dataclass(frozen=True)
@@ -123,15 +133,19 @@ def work_of(
     size = column(each.size for each in multiplied)
     width_m = column(each.block_m * (each.parts if each.swap else 1) for each in tilings)
     width_n = column(each.block_n * (1 if each.swap else each.parts) for each in tilings)
+    left, right = (column(each.in_memory[side] for each in multiplied) for side in (0, 1))
+    prepared = [column(each.operations[side] for each in multiplied) for side in (0, 1)]
+    lanes_s = gpu.architecture.fma_lanes * gpu.clock_mhz * 1e6
     tiles = np.ceil(m / width_m) * np.ceil(n / width_n) * batch
     has_tma = gpu.architecture.has_tma
     return Work(
         programs=tiles * split,
         steps=np.ceil(np.ceil(k / block_k) / split),
-        step_s=column(_flops(gpu, tiling) / (_flops_s(gpu, what, tiling) / gpu.sms) for tiling, what in pairs),
-        loaded=(width_m + width_n) * block_k * size,
+        step_s=column(_flops(gpu, tiling) / (_flops_s(gpu, what, tiling) / gpu.sms) for tiling, what in pairs)
+        + (width_m * prepared[0] + width_n * prepared[1]) * block_k / lanes_s,
+        loaded=(width_m * left + width_n * right) * block_k,
         stored=width_m * width_n * np.where(split > 1, 4, size),
-        distinct=(m * k + n * k + m * n) * size * batch,
+        distinct=(m * k * left + n * k * right + m * n * size) * batch,
         at_once=column(occupancy(gpu, tiling, what.size, used) for tiling, what in pairs),
         in_flight=column(max(each.num_stages - 1, 1) for each in tilings),
         rate=column(BYTES_BY_DESCRIPTOR if each.descriptors and has_tma else BYTES_PER_CYCLE for each in tilings),

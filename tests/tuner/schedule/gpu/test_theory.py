@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.gpu import products, programs
+from benchmarks.gpu.blocks import Block
 from benchmarks.gpu.importing import times
 from benchmarks.gpu.products import FLOAT16, FMA, TF32X3
 from tuner.program.job.build import workload_from_json
 from tuner.program.target.cuda import PRODUCTS
+from tuner.schedule import extents_of
 from tuner.schedule.gpu.contraction import contractions
 from tuner.schedule.gpu.plan import Choices
+from tuner.schedule.gpu.program import program_of
 from tuner.schedule.gpu.theory import Problem, estimate_s, occupancy, problem_of
 from tuner.schedule.gpu.tiling import Tiling
 
@@ -25,10 +30,14 @@ MEASURED = Path(__file__).parents[4] / "docs" / "measurements" / "h200-emitted.j
 
 
 @cache
+def runs() -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(gzip.decompress(MEASURED.read_bytes()))["runs"]
+    return found
+
+
 def measured(part: str) -> list[dict[str, Any]]:
     """The blocks of a part of the first run."""
-    runs = json.loads(gzip.decompress(MEASURED.read_bytes()))["runs"]
-    return [block for block in runs[0]["blocks"] if block["part"] == part]
+    return [block for block in runs()[0]["blocks"] if block["part"] == part]
 
 
 def problem(block: dict[str, Any], dtype: str, size: int) -> Problem:
@@ -59,6 +68,52 @@ def test_theory_ranks_what_was_measured(
     assert len(losses) == 64
     assert np.exp(np.mean(np.log(losses))) < share
     assert np.exp(np.mean(np.log(among_five))) < 1.01
+
+
+PARTS: dict[str, tuple[Callable[[], Iterable[Block]], float]] = {
+    "attention": (programs.attention, 1.15),
+    "rows": (programs.rows, 1.08),
+    "conv": (programs.convolutions, 1.06),
+    "experts": (programs.experts, 1.11),
+    "quantized": (programs.quantized, 1.15),
+    "others": (programs.others, 1.20),
+    "batched": (products.batched, 1.11),
+    "large": (products.large, 1.10),
+    "bfloat16": (products.bfloat16, 1.05),
+}
+"""By part of the measurements its blocks, and what theory's choice may take over the best, on average."""
+
+
+def blocks_of(part: str) -> Iterator[tuple[Block, dict[str, float]]]:
+    """The blocks of both runs, with the microseconds of each of their kernels."""
+    known = {title_of(block): block for block in PARTS[part][0]()}
+    for run in runs()[:2]:
+        for each in run["blocks"]:
+            block = known.get(each["title"])
+            us = {} if block is None else {name: us for name, us in times(each).items() if name in block.kernels}
+            if block is not None and len(us) > 1:
+                yield block, us
+
+
+def title_of(block: Block) -> str:
+    shape = ",".join(f"{name}={value}" for name, value in block.shape.items())
+    limit = " tf32" if block.limit == "tf32" else ""
+    return f"{block.part} {block.workload} {block.workload.inputs[0].dtype} {shape}{limit}"
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_theory_chooses_well_among_all_kinds_of_programs(part: str) -> None:
+    """Of kernels that it was not fitted to."""
+    losses = []
+    for block, us in blocks_of(part):
+        workload = block.workload
+        extents = extents_of(workload, [block.shape])
+        kernels = [block.kernels[name] for name in us]
+        found = program_of(workload).seconds(PRODUCTS["h200"], kernels, extents, is_flushed=False)
+        taken = np.array(list(us.values()))[np.argsort(np.sum(list(found.values()), axis=0)[:, 0])]
+        losses.append(taken[0] / taken.min())
+    assert len(losses) > 5
+    assert np.exp(np.mean(np.log(losses))) < PARTS[part][1]
 
 
 def test_what_does_not_fit_is_no_candidate() -> None:
