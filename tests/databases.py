@@ -102,6 +102,7 @@ class Databases:
     def __init__(self, server: PostgresServer) -> None:
         self._server = server
         self._idle: list[str] = []
+        self._cleaning: dict[str, psycopg.Connection[Any]] = {}
         with psycopg.connect(server.get_uri(database=TEMPLATE)) as connection:
             self._migrated = self._state(connection)
 
@@ -110,16 +111,37 @@ class Databases:
         """The URL of one, which nobody else has meanwhile."""
         name = self._idle.pop() if self._idle else self._create()
         yield self._server.get_uri(database=name)
-        with psycopg.connect(self._server.get_uri(database=name), autocommit=True) as connection:
-            connection.execute(_LEFT, [name])
-            is_whole = self._state(connection) == self._migrated
-            if is_whole:
-                connection.execute(_EMPTY)
-        if is_whole:
+        if self._is_emptied(name):
             self._idle.append(name)
         else:
+            self._cleaning.pop(name).close()
             with psycopg.connect(self._server.get_uri(), autocommit=True) as connection:
                 connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+    def close(self) -> None:
+        """Before the server ends."""
+        for connection in self._cleaning.values():
+            connection.close()
+
+    def _is_emptied(self, name: str) -> bool:
+        """Whether the database is as one that was migrated: False where a test has changed more than rows."""
+        try:
+            return self._empty(name)
+        except psycopg.OperationalError:
+            # A test has ended every connection, this one too.
+            self._cleaning.pop(name).close()
+            return self._empty(name)
+
+    def _empty(self, name: str) -> bool:
+        # What a new connection learns of thirty tables takes longer than to empty them.
+        if name not in self._cleaning:
+            self._cleaning[name] = psycopg.connect(self._server.get_uri(database=name), autocommit=True)
+        connection = self._cleaning[name]
+        connection.execute(_LEFT, [name])
+        if self._state(connection) != self._migrated:
+            return False
+        connection.execute(_EMPTY)
+        return True
 
     def _create(self) -> str:
         name = f"test_{secrets.token_hex(6)}"
