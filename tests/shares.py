@@ -26,6 +26,11 @@ def chosen(quick: Iterable[Any], names: Iterable[Any]) -> list[Any]:
     return [pytest.param(name, marks=[] if name in first else pytest.mark.soak) for name in every]
 
 
+def spread(parameters: Iterable[Any]) -> list[Any]:
+    """Parameters that are tuples, each value of which is one of several names of ``parametrize``."""
+    return [pytest.param(*each.values[0], marks=each.marks) for each in parameters]
+
+
 def diagonal(*axes: Iterable[Any], every: int) -> list[Any]:
     """The product of ``axes`` as parameter sets: those whose positions add up to a multiple of ``every`` are for `make
     test`, the others for `make soak`.

@@ -10,6 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.fakes import TASK, latency_s, measured
+from tests.searching import small_models
 from tuner.program.job.task import SearchTask
 from tuner.program.language.workload import ShapeVar
 from tuner.records import ErrorKind, MeasureResult
@@ -26,6 +27,12 @@ HELD_OUT = [{"T": t} for t in (3, 16, 40, 100)]
 @pytest.fixture(params=MAKERS)
 def make(request: pytest.FixtureRequest) -> Make:
     return MAKERS[request.param]
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fewer trees, and rates that are not fitted: what these do is tested where they stand."""
+    small_models(monkeypatch)
 
 
 def kernels(count: int, seed: int = 0, task: SearchTask = TASK) -> list[MicroKernel]:
@@ -84,6 +91,7 @@ def test_it_learns_a_device_that_theory_does_not_know(make: Make) -> None:
     assert np.isfinite(prediction.spread).all()
 
 
+@pytest.mark.usefixtures("small")
 def test_failed_results_are_passed_over(make: Make) -> None:
     entries = kernels(20)
     with_failures, without = make(TASK, 0), make(TASK, 0)
@@ -97,6 +105,7 @@ def test_failed_results_are_passed_over(make: Make) -> None:
     assert only.predict(entries, SHAPES).latency_s == pytest.approx(theory(entries, SHAPES))
 
 
+@pytest.mark.usefixtures("small")
 def test_the_same_seed_and_results_give_the_same_answers(make: Make) -> None:
     result = kernels(25, seed=5)
     one, other = (trained(make, 20, seed=3).predict(result, SHAPES) for _ in range(2))
@@ -104,6 +113,7 @@ def test_the_same_seed_and_results_give_the_same_answers(make: Make) -> None:
     assert (one.spread == other.spread).all()
 
 
+@pytest.mark.usefixtures("small")
 def test_a_prediction_does_not_depend_on_what_it_is_asked_with(make: Make) -> None:
     model, result = trained(make, 20), kernels(12, seed=5)
     together = model.predict(result, SHAPES).latency_s
@@ -113,6 +123,7 @@ def test_a_prediction_does_not_depend_on_what_it_is_asked_with(make: Make) -> No
     assert together == pytest.approx(by_shape)
 
 
+@pytest.mark.usefixtures("small")
 def test_empty_shapes_can_be_asked_about_and_learned_from(make: Make) -> None:
     rows = ShapeVar("T", range(0, 9))
     task = SearchTask("dense", {"m": rows, "n": 96, "k": 32}, (rows,), instances=[0, 8], target=TASK.target)

@@ -194,7 +194,7 @@ def best_of_a_sample() -> float:
     return float((table.min(axis=0) * WEIGHTS).sum())
 
 
-@pytest.mark.parametrize("name", chosen(["droplet", "evolutionary"], LEARNING))
+@pytest.mark.parametrize("name", chosen(["evolutionary"], LEARNING))
 def test_a_policy_that_learns_beats_theory_and_comes_near_the_best(name: str) -> None:
     policy = Search(name, TASK, 0)
     first = policy.suggest(1000)

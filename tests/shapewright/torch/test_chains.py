@@ -20,6 +20,7 @@ from shapewright.torch.chain import Chain
 from shapewright.torch.steps import ChainPlan, Made, Step
 from tests.shapewright.torch.models import Encoder, close, words
 from tests.shapewright.torch.replacing import Replacing
+from tests.shares import diagonal
 from tuner.errors import InvalidInput, ShapewrightError
 
 WIDTH = 16
@@ -68,8 +69,7 @@ CASES: dict[str, tuple[Any, list[int]]] = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("rest", ["eager", "inductor"])
+@pytest.mark.parametrize(("case", "rest"), diagonal(CASES, ["eager", "inductor"], every=2))
 def test_what_is_in_a_row_is_one_call(case: str, rest: str, replacing: Replacing, made: dict[str, Chain]) -> None:
     between, expected = CASES[case]
     model = Rows(between).eval()

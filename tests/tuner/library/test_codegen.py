@@ -13,7 +13,7 @@ import pytest
 from tests.compiled import built_problems, loaded, problems
 from tests.measuring import PAST_THE_END, kernel, program
 from tests.measuring import TASK as C_TASK
-from tests.shares import every
+from tests.shares import every, spread
 from tuner.errors import IllegalKernel
 from tuner.library.codegen import compile_candidate, link, module_json, module_of, object_of, toolchain
 from tuner.library.dispatcher import Leaf, Node, Tree, bounded, choose, feature
@@ -58,32 +58,35 @@ def rows(*sizes: int, symbol: str = "m") -> list[dict[str, int]]:
     return [{symbol: size} for size in sizes or ROWS]
 
 
+COMPUTED: list[tuple[str, int, int, tuple[str, ...], int, dict[str, int]]] = [
+    ("dense", 53, 37, (), 1, {"mr": 6, "nv": 2, "ku": 4, "near": 8, "ahead": 16, "tail": 1}),
+    ("dense", 64, 1, ("bias", "gelu"), 1, {"mr": 4, "nv": 2, "mb": 2, "ku": 8, "tail": 0}),
+    ("dense", 33, 20, ("bias", "gelu_tanh", "add"), 2, {"mr": 3, "nv": 1, "tail": 1, "tn": 2}),
+    ("dense", 7, 9, ("add", "relu"), 2, {"mr": 8, "nv": 2, "ahead": 1, "tail": 0, "tn": 1, "pack": 0}),
+    ("dense", 7, 41, ("bias", "gelu"), 1, {"mr": 3, "nv": 3, "pack": 3}),
+    ("matmul", 53, 37, ("relu",), 1, {"mr": 5, "nv": 2, "ku": 2, "tail": 1, "pack": 0, "mb": 3}),
+    ("matmul", 70, 1, ("bias",), 1, {"mr": 4, "nv": 2, "near": 16, "pack": 1}),
+    ("matmul", 31, 16, ("gelu", "bias", "add"), 2, {"mr": 2, "nv": 1, "tail": 1, "pack": 1, "tn": 2}),
+    ("dense", 53, 300, ("bias", "gelu"), 1, {"mr": 4, "nv": 2, "mb": 3, "kc": 128, "ku": 4, "tail": 1, "rows": 1}),
+    ("dense", 40, 257, ("add",), 2, {"mr": 5, "nv": 1, "mb": 2, "kc": 128, "ahead": 4, "fetch": 1, "rows": 1}),
+    ("matmul", 70, 390, ("relu",), 1, {"mr": 4, "nv": 2, "mb": 4, "kc": 192, "ahead": 8, "pack": 2, "rows": 1}),
+    ("matmul", 20, 31, (), 2, {"mr": 3, "nv": 1, "mb": 2, "pack": 2, "tn": 2}),
+    ("batch_matmul_nn", 37, 140, ("bias", "add"), 1, {"mr": 4, "nv": 2, "mb": 3, "kc": 128, "pack": 0, "tail": 1}),
+    ("batch_matmul_nn", 20, 24, (), 2, {"mr": 6, "nv": 1, "pack": 2, "tb": 1, "tn": 2, "tail": 1}),
+    ("batch_matmul_nt", 37, 50, ("bias", "gelu", "add"), 1, {"mr": 3, "nv": 4, "mb": 256, "pack": 0}),
+    ("batch_matmul_nt", 6, 16, (), 2, {"mr": 4, "nv": 4, "mb": 256, "pack": 0, "tb": 1, "tn": 2}),
+    ("batch_matmul_nt", 37, 50, ("gelu", "add"), 1, {"mr": 4, "nv": 2, "pack": 1, "near": 8}),
+    ("dense", 300, 300, ("bias", "gelu"), 1, {"mr": 4, "nv": 2, "mb": 3, "nb": 4, "kc": 128, "ahead": 8}),
+    ("matmul", 200, 37, ("relu",), 2, {"mr": 3, "nv": 1, "mb": 256, "nb": 2, "pack": 2, "tn": 2}),
+    ("matmul", 131, 40, (), 1, {"mr": 5, "nv": 1, "mb": 8, "nb": 16, "pack": 0, "rows": 1, "tail": 1}),
+    ("batch_matmul_nt", 150, 50, ("add",), 1, {"mr": 4, "nv": 1, "mb": 8, "nb": 4, "pack": 2}),
+    ("batch_matmul_nt", 5, 161, (), 2, {"mr": 2, "nv": 1, "pack": 2, "kc": 128, "mb": 4, "tb": 2, "tn": 1}),
+]
+
+
 @pytest.mark.parametrize(
     ("op", "n", "k", "epilogue", "threads", "values"),
-    [
-        ("dense", 53, 37, (), 1, {"mr": 6, "nv": 2, "ku": 4, "near": 8, "ahead": 16, "tail": 1}),
-        ("dense", 64, 1, ("bias", "gelu"), 1, {"mr": 4, "nv": 2, "mb": 2, "ku": 8, "tail": 0}),
-        ("dense", 33, 20, ("bias", "gelu_tanh", "add"), 2, {"mr": 3, "nv": 1, "tail": 1, "tn": 2}),
-        ("dense", 7, 9, ("add", "relu"), 2, {"mr": 8, "nv": 2, "ahead": 1, "tail": 0, "tn": 1, "pack": 0}),
-        ("dense", 7, 41, ("bias", "gelu"), 1, {"mr": 3, "nv": 3, "pack": 3}),
-        ("matmul", 53, 37, ("relu",), 1, {"mr": 5, "nv": 2, "ku": 2, "tail": 1, "pack": 0, "mb": 3}),
-        ("matmul", 70, 1, ("bias",), 1, {"mr": 4, "nv": 2, "near": 16, "pack": 1}),
-        ("matmul", 31, 16, ("gelu", "bias", "add"), 2, {"mr": 2, "nv": 1, "tail": 1, "pack": 1, "tn": 2}),
-        ("dense", 53, 300, ("bias", "gelu"), 1, {"mr": 4, "nv": 2, "mb": 3, "kc": 128, "ku": 4, "tail": 1, "rows": 1}),
-        ("dense", 40, 257, ("add",), 2, {"mr": 5, "nv": 1, "mb": 2, "kc": 128, "ahead": 4, "fetch": 1, "rows": 1}),
-        ("matmul", 70, 390, ("relu",), 1, {"mr": 4, "nv": 2, "mb": 4, "kc": 192, "ahead": 8, "pack": 2, "rows": 1}),
-        ("matmul", 20, 31, (), 2, {"mr": 3, "nv": 1, "mb": 2, "pack": 2, "tn": 2}),
-        ("batch_matmul_nn", 37, 140, ("bias", "add"), 1, {"mr": 4, "nv": 2, "mb": 3, "kc": 128, "pack": 0, "tail": 1}),
-        ("batch_matmul_nn", 20, 24, (), 2, {"mr": 6, "nv": 1, "pack": 2, "tb": 1, "tn": 2, "tail": 1}),
-        ("batch_matmul_nt", 37, 50, ("bias", "gelu", "add"), 1, {"mr": 3, "nv": 4, "mb": 256, "pack": 0}),
-        ("batch_matmul_nt", 6, 16, (), 2, {"mr": 4, "nv": 4, "mb": 256, "pack": 0, "tb": 1, "tn": 2}),
-        ("batch_matmul_nt", 37, 50, ("gelu", "add"), 1, {"mr": 4, "nv": 2, "pack": 1, "near": 8}),
-        ("dense", 300, 300, ("bias", "gelu"), 1, {"mr": 4, "nv": 2, "mb": 3, "nb": 4, "kc": 128, "ahead": 8}),
-        ("matmul", 200, 37, ("relu",), 2, {"mr": 3, "nv": 1, "mb": 256, "nb": 2, "pack": 2, "tn": 2}),
-        ("matmul", 131, 40, (), 1, {"mr": 5, "nv": 1, "mb": 8, "nb": 16, "pack": 0, "rows": 1, "tail": 1}),
-        ("batch_matmul_nt", 150, 50, ("add",), 1, {"mr": 4, "nv": 1, "mb": 8, "nb": 4, "pack": 2}),
-        ("batch_matmul_nt", 5, 161, (), 2, {"mr": 2, "nv": 1, "pack": 2, "kc": 128, "mb": 4, "tb": 2, "tn": 1}),
-    ],
+    spread(every(2, COMPUTED)),
 )
 def test_kernels_compute_what_the_reference_does(
     op: str, n: int, k: int, epilogue: tuple[str, ...], threads: int, values: dict[str, int]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import pwd
@@ -20,6 +21,7 @@ import pytest
 
 from shapewright.watchdog import MARKER
 from tests.measuring import RIGHT, TASK, request, wait_for
+from tests.shares import chosen, spread
 from tuner.errors import InvalidInput
 from tuner.measure.device.session_folder import DEEPEST, FolderWatch, is_full
 from tuner.measure.network.connecting import Tracker
@@ -109,7 +111,10 @@ class Device:
     folder: Path | None = None
 
 
-@pytest.fixture(scope="module", params=["as it is", "another user"])
+DEVICES = ("as it is", "another user")
+
+
+@pytest.fixture(scope="module", params=DEVICES)
 def device(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Device]:
     """On its own, and as another user's, by the command line with a tracker."""
     folder = tmp_path_factory.mktemp("device")
@@ -143,12 +148,19 @@ def runner(device: Device) -> Iterator[RpcRunner]:
     opened.close()
 
 
+TAKES_TOO_MUCH = (
+    *(EATS_MEMORY, EATS_UNTIL_IT_CRASHES, MAPS_SHARED, OPENS_FILES, WRITES_ONE_FILE, WRITES_MANY_FILES),
+    *(RUNS_A_PROGRAM, FORKS, STARTS_THREADS, GOES_DEEP_AND_CRASHES, GOES_DEEP_AND_WAITS, CLOSES_ITS_FOLDER),
+)
+
+
+AS_ANOTHER = (FORKS, WRITES_MANY_FILES, CLOSES_ITS_FOLDER)
+"""The limits are set by the same code: what the system counts by user, and what may not be removed by another."""
+QUICK = [*itertools.product(DEVICES[:1], TAKES_TOO_MUCH), *itertools.product(DEVICES[1:], AS_ANOTHER)]
+
+
 @pytest.mark.parametrize(
-    "behaviour",
-    [
-        *(EATS_MEMORY, EATS_UNTIL_IT_CRASHES, MAPS_SHARED, OPENS_FILES, WRITES_ONE_FILE, WRITES_MANY_FILES),
-        *(FORKS, RUNS_A_PROGRAM, STARTS_THREADS, GOES_DEEP_AND_CRASHES, GOES_DEEP_AND_WAITS, CLOSES_ITS_FOLDER),
-    ],
+    ("device", "behaviour"), spread(chosen(QUICK, itertools.product(DEVICES, TAKES_TOO_MUCH))), indirect=["device"]
 )
 def test_a_candidate_that_takes_too_much_has_failed_and_the_device_goes_on(
     device: Device, runner: RpcRunner, behaviour: str

@@ -87,7 +87,7 @@ def space_atoms(task: SearchTask) -> list[Any]:
     return list(atoms.atoms_of(left, right, total, task.known_target.hardware).values())
 
 
-@pytest.mark.parametrize(("unit", "name"), diagonal(["emulated", "real"], WORKLOADS, every=2), indirect=["unit"])
+@pytest.mark.parametrize(("unit", "name"), diagonal(["emulated", "real"], WORKLOADS, every=3), indirect=["unit"])
 @pytest.mark.usefixtures("unit")
 @shares(KERNELS)
 def test_kernels_are_right(share: int, name: str, request: pytest.FixtureRequest) -> None:

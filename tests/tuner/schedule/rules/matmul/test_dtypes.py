@@ -115,7 +115,8 @@ def test_epilogues_follow_the_dtypes_of_their_stages(name: str, seed: int) -> No
     # In chunks of k where that is legal.
     space, rng = RULE.space(task), np.random.default_rng(seed)
     drawn = [space.sample(rng) for _ in range(20)]
-    kernel = max(drawn, key=lambda kernel: kernel["kc"])
+    chunk = max(kernel["kc"] for kernel in drawn)
+    kernel = shortest(kernel for kernel in drawn if kernel["kc"] == chunk)
     assert problems(task, kernel) == [], kernel
 
 
@@ -164,7 +165,7 @@ def test_an_infinity_stays_in_its_row(k: int, depth: str | None) -> None:
     assert np.isfinite(out[[0, 2, 3]].astype(float)).all()
 
 
-@pytest.mark.parametrize(("pair", "seed"), diagonal(PAIRS, range(3), every=3))
+@pytest.mark.parametrize(("pair", "seed"), diagonal(PAIRS, range(3), every=5))
 def test_weights_of_dynamic_dims_are_packed(pair: tuple[str, str, str], seed: int) -> None:
     left, right, out = pair
     extents, dtypes = {"m": 5, "n": "3*T", "k": "2*T+1"}, {"x": left, "w": right, "out": out}

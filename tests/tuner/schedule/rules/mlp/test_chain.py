@@ -85,7 +85,7 @@ def test_further_forms_are_right(name: str, seed: int) -> None:
     task = task_of(FURTHER[name], 1 + seed % 2)
     assert rules_of(task)[0].name == RULE.name
     rng = np.random.default_rng(seed)
-    kernel = shortest(RULE.space(task).sample(rng) for _ in range(4))
+    kernel = shortest(RULE.space(task).sample(rng) for _ in range(12))
     assert built_problems(task, kernel, [task.workload.dims({"T": size}) for size in (1, 19)]) == [], kernel
 
 
