@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
@@ -14,6 +15,7 @@ from tests.contract.samples import JOB
 from tests.fakes import FakeRecorder
 from tests.measuring import wait_for
 from tests.searching import quick_policies
+from tests.shares import chosen, spread
 from tests.worker.jobs.searching import local_searches
 from tuner.errors import InvalidInput
 from tuner.library.dispatcher import Dispatcher
@@ -261,8 +263,16 @@ def test_a_library_that_cannot_be_compiled_says_why(bed: Bed) -> None:
             search.finalize(None)
 
 
-@also_on_ray
-@pytest.mark.parametrize("error", [LeaseLost("another has it"), StorageUnavailable("the disk is full")])
+ERRORS = (LeaseLost("another has it"), StorageUnavailable("the disk is full"))
+BY_MESSAGES = [("ray", ERRORS[0]), *itertools.product(["here", "messages"], ERRORS)]
+"""An actor's errors are those of its messages."""
+
+
+@pytest.mark.parametrize(
+    ("open_search", "error"),
+    spread(chosen(BY_MESSAGES, itertools.product(["here", "messages", "ray"], ERRORS))),
+    indirect=["open_search"],
+)
 def test_what_a_recorder_raises_is_raised(bed: Bed, error: Exception) -> None:
     bed.recorder.error = error
     with closing(bed.search()) as search, pytest.raises(type(error), match=str(error)):

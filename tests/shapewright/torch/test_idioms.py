@@ -185,8 +185,8 @@ def test_sizes_that_libraries_fix_are_compiled_anew_and_marked_ones_are_not(
 MASKS = ("none", "words", "keys", "words and keys", "all keys of a sample")
 
 
-LAYERS = [("none", False), ("words and keys", True), ("all keys of a sample", False)]
-"""Each argument and each order; the others are parts of these."""
+LAYERS = [("none", False), ("words", True), ("words and keys", True), ("all keys of a sample", False)]
+"""Each type of mask and each order."""
 
 
 @pytest.mark.parametrize("case", chosen(LAYERS, itertools.product(MASKS, [False, True])), ids=str)
