@@ -146,7 +146,7 @@ TESTS = Path(__file__).parent
 LONG = ("worker", "e2e", "browser", "benchmarks")
 """Folders of tests that start processes and wait for searches."""
 WHOLE = "shapewright/torch"
-"""The folder of tests for one process: PyTorch's compiler takes ten seconds of a core to load."""
+"""The folder of tests for one process: PyTorch's compiler takes seconds to load, and libraries are kept by workload."""
 
 
 def _group(item: pytest.Item) -> str | None:
