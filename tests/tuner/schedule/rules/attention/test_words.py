@@ -127,7 +127,14 @@ UNITS: Mapping[str, Mapping[str, int]] = {
 }
 
 
-QUICK_UNITS = [("d5", "online"), ("masked", "online"), ("sizes", "whole"), ("ragged", "whole"), ("shared-heads", "two")]
+QUICK_UNITS = [
+    ("d5", "online"),
+    ("float16", "two"),
+    ("masked", "online"),
+    ("sizes", "whole"),
+    ("ragged", "whole"),
+    ("shared-heads", "two"),
+]
 OF_UNITS = [*itertools.product([name for name in IN_UNITS if name != "to-float32"], UNITS)]
 
 
