@@ -35,6 +35,8 @@ class Forecast:
         self._small_work = SMALL_SHARE * min(largest, SAMPLE_WORK)
         self._small, self._small_s = 0, 0.0
         self._large, self._large_s, self._work = 0, 0.0, 0.0
+        # A search asks for the same shapes after each trial.
+        self._work_at: dict[tuple[int, ...], float] = {}
 
     @property
     def has_verified(self) -> bool:
@@ -57,7 +59,11 @@ class Forecast:
         return MARGIN * (shape_s * len(dims) + sum(map(self._work_of, dims)) / rate)
 
     def _work_of(self, dims: Mapping[str, int]) -> float:
-        return verify_work(self._task.workload, dims)
+        symbols = self._task.workload.symbols
+        at = tuple(dims[name] for name in symbols)
+        if at not in self._work_at:
+            self._work_at[at] = verify_work(self._task.workload, dims)
+        return self._work_at[at]
 
     def build_s(self, kernels: Sequence[MicroKernel]) -> float:
         """The time to build those that are not built, one after another: as long as each took before, or the mean."""

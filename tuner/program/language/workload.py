@@ -177,7 +177,7 @@ class Workload:
     # -- work -----------------------------------------------------------------------------------------------------
     def points(self, dims: Mapping[str, int]) -> int:
         """Evaluations of stage bodies, all stages together."""
-        return sum(volume for volume, _ in self._volumes(dims))
+        return sum(self._volumes(dims))
 
     def flops(self, dims: Mapping[str, int]) -> int:
         """Arithmetic operations and function calls of all stages for these values of the symbols.
@@ -185,24 +185,29 @@ class Workload:
         A multiply-add counts as two, a transcendental function as one; index arithmetic, comparisons, selections and
         casts do not count.
         """
-        return sum(volume * operations for volume, operations in self._volumes(dims))
+        return sum(
+            volume * operations for volume, (operations, _) in zip(self._volumes(dims), self._steps, strict=True)
+        )
 
     def work(self, dims: Mapping[str, int]) -> int:
         """What computing the reference costs, in operations of a matrix product: others are some times as slow."""
-        work = 0
-        for stage, (volume, operations) in zip(self.program.stages, self._volumes(dims), strict=True):
-            called = sum(isinstance(node, Call) and node.function in TRANSCENDENTAL for node in walk(stage.body))
-            each = ELEMENTWISE_COST * max(operations + (FUNCTION_COST - 1) * called, 1)
-            work += volume * (operations if stage.reducer == "sum" and _is_product(stage.body) else each)
-        return work
+        return sum(volume * cost for volume, (_, cost) in zip(self._volumes(dims), self._steps, strict=True))
 
-    def _volumes(self, dims: Mapping[str, int]) -> list[tuple[int, int]]:
-        sizes = self.axis_sizes(dims)
+    @cached_property
+    def _steps(self) -> tuple[tuple[int, int], ...]:
+        """Of each stage what one step of its loops takes: arithmetic operations, and what it costs the reference."""
         counted = []
         for stage in self.program.stages:
-            volume = math.prod(sizes[axis] for axis in (*stage.axes, *stage.reduce_axes))
-            counted.append((volume, _operations(stage.body) + (stage.reducer is not None)))
-        return counted
+            operations = _operations(stage.body) + (stage.reducer is not None)
+            called = sum(isinstance(node, Call) and node.function in TRANSCENDENTAL for node in walk(stage.body))
+            each = ELEMENTWISE_COST * max(operations + (FUNCTION_COST - 1) * called, 1)
+            counted.append((operations, operations if stage.reducer == "sum" and _is_product(stage.body) else each))
+        return tuple(counted)
+
+    def _volumes(self, dims: Mapping[str, int]) -> list[int]:
+        """How many steps the loops of each stage have."""
+        sizes = self.axis_sizes(dims)
+        return [math.prod(sizes[axis] for axis in (*stage.axes, *stage.reduce_axes)) for stage in self.program.stages]
 
     def bytes_moved(self, dims: Mapping[str, int]) -> int:
         """Bytes of all operands, each read or written once."""
