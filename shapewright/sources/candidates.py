@@ -53,7 +53,8 @@ class RunsOn:
             return f"it is for {its}, not for {wanted}"
         missing = sorted(self.features - set(target.hardware.features))
         reason = refused(missing)
-        return f"it is for a CPU with {', '.join(missing)}{f' ({reason})' if reason else ''}" if missing else ""
+        because = f" ({reason})" if reason else ""
+        return f"it is for a CPU with {', '.join(missing)}{because}" if missing else ""
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from tuner.measure.roof.issue import ROWS as STEPS
 from tuner.measure.roof.issue import TURNS as REPEATS
 from tuner.measure.roof.levels import sweeps
 from tuner.program.target import Target
-from tuner.schedule.product.atom import imported
+from tuner.schedule.product.atom import allowed, configured
 from tuner.schedule.vector.dtypes import vector_type
 
 _building = threading.Lock()
@@ -129,7 +129,7 @@ def _issue(each: Issued, lanes: int, threads: int) -> Any:
         operands = I.arg("operands", I.buffer((*each.operands, lanes), "int32"))
         out = I.arg("out", I.buffer((threads, *each.totals, lanes), each.atom.total))
         write = _in_vectors if each.atom.unit is None else _in_unit
-        with _on_each(threads) as thread, imported(each.atom):
+        with allowed(each.atom), _on_each(threads) as thread:
             write(each, lanes, operands, out, thread)
     return builder.get()
 
@@ -154,20 +154,17 @@ def _in_unit(each: Issued, lanes: int, operands: Any, out: Any, thread: Any) -> 
     """Tiles are loaded once: only multiplications are repeated."""
     unit, count, stride = each.atom.unit, each.down * each.across, tirx.IntImm("int64", 4 * lanes)
     assert unit is not None
-    for statement in unit.begin():
-        I.evaluate(statement)
-    for index in range(count):
-        I.evaluate(unit.zero(index))
-    for index in range(each.down + each.across):
-        I.evaluate(unit.load(count + index, tirx.address_of(operands[0, index, 0, 0]), stride))
-    with I.serial(0, REPEATS * STEPS):
+    with configured(each.atom):
         for index in range(count):
-            right = count + each.down + index % each.across
-            I.evaluate(unit.multiply(index, count + index // each.across, right))
-    for index in range(count):
-        I.evaluate(unit.store(index, tirx.address_of(out[thread, index, 0, 0]), stride))
-    for statement in unit.end():
-        I.evaluate(statement)
+            I.evaluate(unit.zero(index))
+        for index in range(each.down + each.across):
+            I.evaluate(unit.load(count + index, tirx.address_of(operands[0, index, 0, 0]), stride))
+        with I.serial(0, REPEATS * STEPS):
+            for index in range(count):
+                right = count + each.down + index % each.across
+                I.evaluate(unit.multiply(index, count + index // each.across, right))
+        for index in range(count):
+            I.evaluate(unit.store(index, tirx.address_of(out[thread, index, 0, 0]), stride))
 
 
 @contextmanager

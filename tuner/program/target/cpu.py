@@ -145,6 +145,8 @@ def native_cpu() -> tuple[str, Hardware]:
 def refused(missing: Collection[str] | None = None) -> str:
     """Why this process may not use features that the CPU has, of those that are ``missing`` if these are given, and the
     remedy; empty if there are none."""
+    if missing is not None and not any(map(tiles.is_of_tiles, missing)):
+        return ""
     has = _flags_of(_cpuinfo())
     hidden = has - tiles.usable(has)
     return tiles.refusal() if hidden & (hidden if missing is None else set(missing)) else ""
