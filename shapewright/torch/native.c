@@ -176,15 +176,21 @@ int launch(part part, void *data, int count) {
 enum { WARM_UP = 3, FEW = 16, SOON = 2, MOST_BETWEEN = 128, LARGE_STEP = 2, STEP = 8 };
 typedef struct { _Atomic int64_t ns[2]; _Atomic int32_t calls, since, between; } pace; // [0]: with a team
 
-// Whether the next call is to be made by itself. The first one, which wakes threads and fills caches, tells nothing.
+static int by_itself_is_better(pace *pace) { return atomic_load(&pace->ns[1]) < atomic_load(&pace->ns[0]); }
+
+// Whether the next call is to be made by itself. The other way is tried twice: the first time, as the very first call,
+// wakes threads and fills caches, and tells nothing.
 int goes_alone(pace *pace) {
   int calls = atomic_load(&pace->calls);
   if (calls < FEW) atomic_store(&pace->calls, calls + 1);
   if (calls < WARM_UP) return calls == WARM_UP - 1;
-  int better = atomic_load(&pace->ns[1]) < atomic_load(&pace->ns[0]), between = atomic_load(&pace->between);
-  if (atomic_fetch_add(&pace->since, 1) + 1 < between) return better;
-  atomic_store(&pace->since, 0);
-  atomic_store(&pace->between, 2 * between < MOST_BETWEEN ? 2 * between : MOST_BETWEEN);
+  int better = by_itself_is_better(pace), between = atomic_load(&pace->between);
+  int since = atomic_fetch_add(&pace->since, 1) + 1;
+  if (since < between) return better;
+  if (since > between) {
+    atomic_store(&pace->since, 0);
+    atomic_store(&pace->between, 2 * between < MOST_BETWEEN ? 2 * between : MOST_BETWEEN);
+  }
   return !better;
 }
 
@@ -199,10 +205,14 @@ void learn(pace *pace, int is_alone, int64_t took) {
     atomic_store(&pace->ns[is_alone], took);
     return;
   }
+  if (atomic_load(&pace->since) >= atomic_load(&pace->between) && is_alone != by_itself_is_better(pace)) return;
   int64_t now = known + within(took - known, known / (calls < FEW ? LARGE_STEP : STEP));
   atomic_store(&pace->ns[is_alone], now);
   // The other one soon, where which one takes less has changed, or seems to.
-  if (known > other ? took < other : now > other) atomic_store(&pace->between, SOON);
+  if (known > other ? took < other : now > other) {
+    atomic_store(&pace->between, SOON);
+    atomic_store(&pace->since, 0);
+  }
 }
 
 // -- chains -------------------------------------------------------------------------------------------------------------
