@@ -17,15 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.compare.rows import open_contenders, time_at
-from benchmarks.compare.searched import Searched, search
+from benchmarks.compare.searched import Searched, read_here, search
 from benchmarks.harness.results import Row, finish, say
 from benchmarks.harness.suite import Benchmark, suite_here, suite_parser
 from benchmarks.harness.turns import geomean, interval, medians
 from shapewright.calibrations import kept
-from tuner.calibration import read_rates
-from tuner.measure.local import local_runner
-from tuner.program.job.task import SearchTask
-from tuner.program.target.rates import Rates
 
 TYPICAL, READ, CALIBRATED, SEARCHED = "typical", "read", "calibrated", "searched"
 
@@ -50,7 +46,7 @@ def main() -> int:
 def libraries_of(benchmark: Benchmark, seconds: Sequence[float], seed: int, folder: Path) -> dict[str, Searched]:
     """Libraries by name; the longest search has the name SEARCHED, others that of their seconds."""
     task = benchmark.task
-    known = {READ: read(task)}
+    known = {READ: read_here(task)}
     if (calibration := kept(task.known_target, task.threads)) is not None:
         known[CALIBRATED] = calibration.rates
     libraries = {TYPICAL: search(task, seed, folder / TYPICAL, trials=0, calibrated=False)}
@@ -61,12 +57,6 @@ def libraries_of(benchmark: Benchmark, seconds: Sequence[float], seed: int, fold
         libraries[name] = search(task.at_rates(known.get(CALIBRATED, known[READ])), seed, folder / name, seconds=each)
         say(f"{benchmark.name}, {each:g} s: {libraries[name].summary['trials']} trials")
     return libraries
-
-
-def read(task: SearchTask) -> Rates:
-    """What this machine reads and issues, calibrated or not."""
-    with local_runner() as runner:
-        return read_rates(task, runner)
 
 
 def timed(benchmark: Benchmark, searched: Mapping[str, Searched], against: Sequence[str]) -> list[Row]:

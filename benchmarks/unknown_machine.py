@@ -24,12 +24,11 @@ from typing import Any
 import numpy as np
 
 from benchmarks.compare.rows import time_libraries
-from benchmarks.compare.searched import Searched, search
+from benchmarks.compare.searched import Searched, read_here, search
 from benchmarks.harness.results import Row, finish, grouped, say
 from benchmarks.harness.suite import Benchmark, suite_here, suite_parser
 from benchmarks.harness.turns import geomean
-from shapewright.calibrations import rates_here
-from tuner.measure.local import local_runner
+from shapewright.calibrations import kept
 from tuner.program.target.rates import NUMBERS, Rates
 from tuner.schedule import product, rules
 
@@ -79,8 +78,9 @@ def _factors(number: int, draw: int, most: float) -> list[float]:
 
 # -- searches ---------------------------------------------------------------------------------------------------------
 def _of_workload(benchmark: Benchmark, options: argparse.Namespace) -> Iterator[Row]:
-    with local_runner() as runner:
-        task = benchmark.task.at_rates(rates_here(benchmark.task, runner))
+    task = benchmark.task
+    calibration = kept(task.known_target, task.threads)
+    task = task.at_rates(calibration.rates if calibration else read_here(task))
     with tempfile.TemporaryDirectory(prefix="shapewright-unknown-") as name:
         for seconds in options.seconds:
             folder, budget = Path(name) / f"{seconds}", {"seconds": seconds} if seconds else {"trials": 0}

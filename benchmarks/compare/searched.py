@@ -12,6 +12,7 @@ from benchmarks.harness.results import Report, say
 from benchmarks.harness.suite import Benchmark
 from benchmarks.rivals import OURS
 from tuner.program.job.task import SearchTask
+from tuner.program.target.rates import Rates
 from tuner.records import MeasureResult
 from tuner.search.observations import Measured, at_reference_speed, reference_anchor_s
 
@@ -32,6 +33,15 @@ def search(task: SearchTask, seed: int, folder: Path, **budget: Any) -> Searched
     """A search on this machine. ``budget``: what ``tune_here`` takes, as ``trials``, ``seconds`` or ``policy``."""
     result = _tune(task, seed, budget)
     return Searched(result.summary, result.results, result.save(folder))
+
+
+def read_here(task: SearchTask) -> Rates:
+    """What this machine reads and issues, whether it was calibrated or not."""
+    from tuner.calibration import read_rates  # noqa: PLC0415 - once the threads are limited
+    from tuner.measure.local import local_runner  # noqa: PLC0415
+
+    with local_runner() as runner:
+        return read_rates(task, runner)
 
 
 def tuned_library(
