@@ -317,6 +317,22 @@ FAULTS = (
         "tree",
     ),
     Fault(
+        "GPU: a kernel that spills is served",
+        "tuner/library/gpu/candidate.py",
+        "if cubin.spilled_bytes:",
+        "if cubin.spilled_bytes < 0:",
+        "library/gpu/test_candidate.py",
+        "refused",
+    ),
+    Fault(
+        "GPU: trials that no device can measure are accepted",
+        "tuner/program/job/jobspec.py",
+        "if target is None or budget.trials == 0:",
+        "if target is None or budget.trials != 1:",
+        "job/test_jobspec.py",
+        "theory_alone",
+    ),
+    Fault(
         "launcher: kernels run on the default stream",
         "tuner/library/gpu/calls.c",
         "code->shared, call->stream, parameters, NULL",
