@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from tuner.measure.timing.turns import LONG_S
+
 ROUNDS = 25
 SAMPLE_S = 0.001
 """Many short samples: on a busy machine most of them are over before another process gets the core."""
-LONG_S = 0.02
-"""What a call that takes longer waits for the memory, where its operands left the caches, is a small part of it."""
 MIN_ROUNDS = 3
 BUDGET_S = 0.6
 RESAMPLED = 400

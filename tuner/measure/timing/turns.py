@@ -24,8 +24,8 @@ TURNS, LEAST_TURNS = 15, 4
 """As many turns as time allows, and the fewest that say anything of noise."""
 SAMPLE_S = 0.002
 """The time of a sample, about; of a call that takes longer one call is a sample."""
-
 LONG_S = 0.02
+"""What a call that takes longer waits for the memory, where its operands left the caches, is a small part of it."""
 Contender = Callable[[int], float]
 """Makes a number of calls in a row, and returns the mean seconds."""
 

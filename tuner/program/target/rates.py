@@ -15,9 +15,9 @@ class Rates:
     """Rates of one core, in cycles of ``clock_hz`` and bytes per cycle unless said otherwise.
 
     The defaults were fitted to one core of a Sapphire Rapids server, with products of matrices alone
-    (docs/decisions/0007), ``asked`` and ``single`` to one of an AMD EPYC (Zen 4); ``operation``, ``function``,
-    ``l1_bytes``, ``memory_bytes`` and ``fork`` are round figures, fitted to nothing. A calibrated device has rates of
-    its own (tuner/calibration). What theory makes of either the learned residual corrects.
+    (docs/decisions/0007), ``near_exposed``, ``asked`` and ``single`` to one of an AMD EPYC (Zen 4); ``operation``,
+    ``function``, ``l1_bytes``, ``memory_bytes`` and ``fork`` are round figures, fitted to nothing. A calibrated device
+    has rates of its own (tuner/calibration). What theory makes of either the learned residual corrects.
     """
 
     clock_hz: float = 3.94e9

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -127,7 +128,47 @@ class Attention(Priced):
         return {(self.chain.axis["i"],): (tile.rows,), (self.chain.axis["j"],): (tile.columns,)}
 
 
-class Rows(Priced):
+class Elementwise(Priced):
+    """What multiplies nothing on tensor cores: programs that read elements, compute with them on single lanes, and add
+    them up across warps at most."""
+
+    workload: Workload
+    operations: float
+    """At an element."""
+
+    @abstractmethod
+    def _held(self, choices: Choices) -> tuple[int, float]:
+        """The warps of a program, and the elements that they have registers for."""
+
+    def _registers(self, choices: Choices) -> int:
+        warps, elements = self._held(choices)
+        return FEW_REGISTERS + int(LIVE * elements / (warps * WARP))
+
+    def needs(self, choices: Choices, gpu: Gpu) -> str | None:
+        held = self._registers(choices)
+        return f"{held} registers of a thread, of {MAX_REGISTERS}" if held > MAX_REGISTERS else None
+
+    def _work(
+        self, gpu: Gpu, choices: Sequence[Choices], dims: Dims, programs: Any, steps: Any, computed: Any, loaded: Any,
+        stored: Any,
+    ) -> Work:  # fmt: skip
+        """``computed``: operations of a step; the rest as Work has it."""
+        held = [(self._held(each)[0], self._registers(each), REDUCED_BYTES) for each in choices]
+        return Work(
+            programs=np.asarray(programs),
+            steps=np.asarray(steps),
+            step_s=np.asarray(seconds_of(gpu, computed)),
+            loaded=np.asarray(loaded),
+            stored=np.asarray(stored),
+            distinct=np.asarray(operand_bytes(self.workload, dims)),
+            at_once=column(programs_at_once(gpu, *each) for each in held),
+            in_flight=np.ones(1),
+            rate=np.asarray(BYTES_PER_CYCLE),
+            more_s=np.zeros(1),
+        )
+
+
+class Rows(Elementwise):
     """Softmax, norms, row reductions."""
 
     kind = "rows"
@@ -150,9 +191,8 @@ class Rows(Priced):
         """Whether a row may be longer than a tile."""
         return not 0 < self.count <= choices.rows.block
 
-    def _registers(self, choices: Choices) -> int:
-        tile = choices.rows
-        return FEW_REGISTERS + int(LIVE * tile.rows * tile.block / (tile.num_warps * WARP))
+    def _held(self, choices: Choices) -> tuple[int, float]:
+        return choices.rows.num_warps, choices.rows.rows * choices.rows.block
 
     def seconds(
         self, gpu: Gpu, choices: Sequence[Choices], dims: Dims, extents: Extents, is_flushed: bool
@@ -164,31 +204,18 @@ class Rows(Priced):
         of, block = column(each.rows.rows for each in choices), column(each.rows.block for each in choices)
         passes = column(self.reductions + (self.stored > 0) if self.is_looped(each) else 1 for each in choices)
         turns = np.maximum(np.ceil(count / block), 1.0)
-        held = [(each.rows.num_warps, self._registers(each), REDUCED_BYTES) for each in choices]
-        work = Work(
-            programs=np.asarray(np.ceil(rows / of)),
-            steps=np.asarray(turns * passes),
-            step_s=np.asarray(seconds_of(gpu, of * block * self.operations / passes)),
-            loaded=np.asarray(of * count / turns * self.read),
-            stored=np.asarray(of * count * self.stored),
-            distinct=np.asarray(operand_bytes(self.workload, dims)),
-            at_once=column(programs_at_once(gpu, *each) for each in held),
-            in_flight=np.ones(1),
-            rate=np.asarray(BYTES_PER_CYCLE),
-            more_s=np.zeros(1),
-        )
+        work = self._work(
+            gpu, choices, dims, np.ceil(rows / of), turns * passes, of * block * self.operations / passes,
+            of * count / turns * self.read, of * count * self.stored,
+        )  # fmt: skip
         return work.seconds(gpu, is_flushed)
-
-    def needs(self, choices: Choices, gpu: Gpu) -> str | None:
-        held = self._registers(choices)
-        return f"{held} registers of a thread, of {MAX_REGISTERS}" if held > MAX_REGISTERS else None
 
     def tiles(self, choices: Choices) -> Mapping[tuple[str, ...], tuple[int, ...]]:
         found = {tuple(self._parts(self.frame.columns)): (choices.rows.block,)}
         return {**found, tuple(self._parts(self.frame.rows)): (choices.rows.rows,)} if self.frame.rows else found
 
 
-class Stages(Priced):
+class Stages(Elementwise):
     """Any other stage, with elementwise ones behind it."""
 
     kind = "stages"
@@ -202,12 +229,14 @@ class Stages(Priced):
         self.stored = _stored_bytes(self.workload, stages)
         self.operations = 1.0 + sum(operations(stage.body) for stage in stages)
 
-    def _elements(self, blocks: Blocks) -> int:
-        return blocks.outputs * (blocks.reduced if self.is_reduction and not self.is_unrolled else 1)
+    def _reduced(self, blocks: Blocks) -> int:
+        """Steps of a reduction that a program takes at once."""
+        return blocks.reduced if self.is_reduction and not self.is_unrolled else 1
 
-    def _registers(self, choices: Choices) -> int:
-        elements = self._elements(choices.blocks) / (choices.blocks.num_warps * WARP)
-        return FEW_REGISTERS + int(LIVE * max(elements, 1.0))
+    def _held(self, choices: Choices) -> tuple[int, float]:
+        blocks = choices.blocks
+        # Of less than one for each thread every thread has one.
+        return blocks.num_warps, max(blocks.outputs * self._reduced(blocks), blocks.num_warps * WARP)
 
     def seconds(
         self, gpu: Gpu, choices: Sequence[Choices], dims: Dims, extents: Extents, is_flushed: bool
@@ -217,26 +246,13 @@ class Stages(Priced):
             size_of((sizes[axis] for axis in axes), dims) for axes in (self.first.axes, self.first.reduce_axes)
         )
         outputs = column(each.outputs for each in blocks)
-        at_once = column(each.reduced if self.is_reduction and not self.is_unrolled else 1 for each in blocks)
+        at_once = column(map(self._reduced, blocks))
         steps: Any = np.ceil(volume / at_once) if self.is_reduction else 1.0
-        held = [(each.blocks.num_warps, self._registers(each), REDUCED_BYTES) for each in choices]
-        work = Work(
-            programs=np.asarray(np.ceil(points / outputs)),
-            steps=np.asarray(steps),
-            step_s=np.asarray(seconds_of(gpu, outputs * at_once * self.operations)),
-            loaded=outputs * at_once * self.read,
-            stored=outputs * self.stored,
-            distinct=np.asarray(operand_bytes(self.workload, dims)),
-            at_once=column(programs_at_once(gpu, *each) for each in held),
-            in_flight=np.ones(1),
-            rate=np.asarray(BYTES_PER_CYCLE),
-            more_s=np.zeros(1),
-        )
+        work = self._work(
+            gpu, choices, dims, np.ceil(points / outputs), steps, outputs * at_once * self.operations,
+            outputs * at_once * self.read, outputs * self.stored,
+        )  # fmt: skip
         return work.seconds(gpu, is_flushed)
-
-    def needs(self, choices: Choices, gpu: Gpu) -> str | None:
-        held = self._registers(choices)
-        return f"{held} registers of a thread, of {MAX_REGISTERS}" if held > MAX_REGISTERS else None
 
     def tiles(self, choices: Choices) -> Mapping[tuple[str, ...], tuple[int, ...]]:
         return {tuple(self.first.axes): (choices.blocks.outputs,)} if self.first.axes else {}
