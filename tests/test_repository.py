@@ -31,6 +31,10 @@ def lines_of(workflow: str) -> list[str]:
     return [step["run"] for job in WORKFLOWS[workflow]["jobs"].values() for step in job["steps"] if "run" in step]
 
 
+def test_pages_at_the_top_are_those_that_readers_look_for_there() -> None:
+    assert {page.name for page in ROOT.glob("*.md")} == {"CHANGELOG.md", "CONTRIBUTING.md", "README.md", "SECURITY.md"}
+
+
 def test_the_licence_is_the_standard_text_and_the_distribution_names_it() -> None:
     assert hashlib.sha256((ROOT / "LICENSE").read_bytes()).hexdigest() == APACHE_2
     assert PROJECT["project"]["license"] == "Apache-2.0"
