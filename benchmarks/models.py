@@ -85,7 +85,7 @@ def _of_model(options: argparse.Namespace) -> int:
     again = {"recompiled": recompiled(facts["contenders"]), "snapshot": snapshot, "compile_s": facts.pop("compile_s")}
     protocol = {
         "model": options.model, "threads": options.threads, "minutes": options.minutes, "target": native().to_json(),
-        "order": "alternating samples, rotating order, a process for each contender",
+        "order": "alternating samples, rotating order, a process for each contender that stands still meanwhile",
         "sample": f"as many calls as {SAMPLE_S:g} s take, one at least", "value": "median", **facts,
     }  # fmt: skip
     finish(options.json, {"rows": rows, "summary": {**summary_of(rows), **tuning, **again}, "protocol": protocol})

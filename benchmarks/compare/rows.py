@@ -4,7 +4,6 @@ is believed."""
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -16,7 +15,7 @@ from benchmarks.harness.calls import DoesNotApply, Shape, inputs_of, library_cal
 from benchmarks.harness.remote import Died, Remote, in_own_process
 from benchmarks.harness.results import Row, say
 from benchmarks.harness.suite import Benchmark
-from benchmarks.harness.turns import Sampler, Samples, medians, sampler, take_turns
+from benchmarks.harness.turns import Sampler, Samples, medians, once_awake, sampler, take_turns
 from benchmarks.rivals import OURS, PEAK, STREAM, VENDORS, contender
 from tuner.measure.roof import peak_work
 from tuner.program.language.workload import Workload
@@ -33,7 +32,6 @@ SUSPECT = 0.95
 TIMINGS = 3
 """How often a doubtful row is timed, all in all: its median is not moved by one disturbance."""
 ANSWER_S = 600.0
-REST_S, WAKE_S = 0.03, 0.03
 TIMING = {
     "order": "alternating samples, rotating order",
     "sample": "as many calls as 1 ms takes, one at least; 3 to 25 samples, three times as many of a doubtful row",
@@ -79,12 +77,7 @@ class _Served:
         self._sampler(1)
 
     def sample(self, number: int) -> float:
-        """After the pools of earlier contenders have stopped to spin, and after this one's own has woken up."""
-        time.sleep(REST_S)
-        started = time.perf_counter()
-        while time.perf_counter() - started < WAKE_S:
-            self._sampler(1)
-        return self._sampler(number)
+        return once_awake(self._sampler, number)
 
 
 def _asked(remote: Remote) -> Callable[[Shape], Sampler]:

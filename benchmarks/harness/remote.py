@@ -1,13 +1,16 @@
-"""An object in a process of its own, asked over a pipe: thread pools that spin disturb one another."""
+"""An object in a process of its own, asked over a pipe, which stands still until it is asked: threads that wait for
+work take cores, for milliseconds in some pools, and the next contender would be timed beside them."""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
 import pickle
+import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from typing import Any
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TVM_NUM_THREADS")
@@ -24,16 +27,19 @@ class Died(Exception):
 
 
 class Remote:
-    def __init__(self, connection: Connection, answer_s: float) -> None:
-        self._connection, self._answer_s = connection, answer_s
+    def __init__(self, connection: Connection, process: BaseProcess, answer_s: float) -> None:
+        self._connection, self._process, self._answer_s = connection, process, answer_s
 
     def ask(self, method: str, *arguments: Any) -> Any:
         """The method's answer. Raises what it raised, and Died."""
+        _send(self._process, signal.SIGCONT)
         try:
             self._connection.send((method, arguments))
             return self.answer()
         except BrokenPipeError:
             raise Died("its process died") from None
+        finally:
+            _send(self._process, signal.SIGSTOP)
 
     def answer(self) -> Any:
         if not self._connection.poll(self._answer_s):
@@ -61,15 +67,22 @@ def in_own_process(
     # Held by that process alone: its end is the end of the connection.
     theirs.close()
     try:
-        remote = Remote(ours, answer_s)
+        remote = Remote(ours, process, answer_s)
         remote.answer()
         yield remote
     finally:
         ours.close()
+        _send(process, signal.SIGCONT)
         process.join(STOP_S)
         if process.is_alive():
             process.kill()
             process.join()
+
+
+def _send(process: BaseProcess, number: signal.Signals) -> None:
+    # While nobody has asked whether it is alive, the number of a child that ended is nobody else's.
+    if process.is_alive() and process.pid is not None:
+        os.kill(process.pid, number)
 
 
 def _serve(

@@ -18,6 +18,7 @@ SAMPLE_S = 0.001
 MIN_ROUNDS = 3
 BUDGET_S = 0.6
 RESAMPLED = 400
+WAKE_S = 0.03
 LEVEL = 0.9
 
 Sampler = Callable[[int], float]
@@ -34,6 +35,14 @@ def sampler(call: Callable[[], object]) -> Sampler:
         return (time.perf_counter() - before) / number
 
     return sample
+
+
+def once_awake(sample: Sampler, number: int) -> float:
+    """As ``sample`` says, after calls of WAKE_S: threads that slept have woken up, and have their cores."""
+    started = time.perf_counter()
+    while time.perf_counter() - started < WAKE_S:
+        sample(1)
+    return sample(number)
 
 
 def turns(names: Sequence[str], rounds: int) -> Iterator[Sequence[str]]:

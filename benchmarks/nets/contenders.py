@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from benchmarks.harness.turns import sampler
+from benchmarks.harness.turns import once_awake, sampler
 from benchmarks.nets.zoo import MODELS, SEED, build, dynamic_axes
 
 OURS, EAGER, COMPILED = "ours", "eager", "compile"
@@ -98,7 +98,7 @@ class Contender:
         """The mean seconds of so many calls in a row, at the size that was prepared last."""
         with torch.no_grad():
             call, given = self._call, self._given
-            return sampler(lambda: call(*given))(number)
+            return once_awake(sampler(lambda: call(*given)), number)
 
     def facts(self) -> dict[str, Any]:
         told = {"notes": self._notes, "compiled_at": self._compiled_at}
