@@ -15,6 +15,7 @@ from shapewright.extras import MissingExtra
 from shapewright.gpu import GpuOperands, check_gpu, check_host
 from shapewright.operands import Operands, dtype_name, is_numpy, shape_text
 from shapewright.packed import PackedWeight, packed_sizes
+from shapewright.pages import placed
 from tuner.errors import InvalidInput, ShapewrightError
 from tuner.library import package as files_of
 from tuner.library.dispatcher import Dispatcher
@@ -131,10 +132,8 @@ class Library:
             return PackedWeight(self.digest, name, tuple(values.shape), layout.pack(array) if layout else array)
         if not is_numpy(values):
             return PackedWeight(self.digest, name, tuple(values.shape), self._packed_view(values, name))
-        from tuner.schedule.packing import aligned  # noqa: PLC0415 - NumPy, whose array this is
-
         layout = self._layouts.get(name)
-        packed = tensor_of(aligned(layout.pack(values) if layout else values))
+        packed = tensor_of(placed(layout.pack(values) if layout else values))
         return PackedWeight(self.digest, name, values.shape, packed)
 
     def _packed_view(self, values: Any, name: str) -> Any:

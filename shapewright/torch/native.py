@@ -15,13 +15,13 @@ import ctypes
 import logging
 import subprocess
 import tempfile
-import threading
 from functools import cache
 from pathlib import Path
 from shutil import which
 
 import torch
 
+from shapewright import forks
 from shapewright.library import Library
 
 logger = logging.getLogger(__name__)
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 SOURCE = Path(__file__).with_name("native.c")
 COMPILERS = ("cc", "gcc", "clang")
 COMPILE_S = 60.0
-_lock = threading.Lock()
+_lock = forks.lock()
 
 
 def share_threads(library: Library) -> bool:

@@ -10,13 +10,13 @@ import functools
 import json
 import math
 import operator
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from shapewright import forks
 from shapewright.models.lifted import Fold, View, unviewed, viewed
 from shapewright.sources.libraries import library_of
 from shapewright.torch.devices import CPU, aligned
@@ -243,7 +243,7 @@ def _kept(packs: Packs, positions: Sequence[int]) -> Get:
 
 
 _shared: dict[tuple[Any, ...], Packs] = {}
-_shared_lock = threading.Lock()
+_shared_lock = forks.lock()
 
 
 def _packs(library: Library, name: str, taken: Taken) -> Packs:
