@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._guards import TracingContext, detect_fake_mode
+from torch._guards import TracingContext, detect_fake_mode, tracing
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, make_fx
 from torch.fx.experimental.symbolic_shapes import optimization_hint, statically_known_true, sym_or
 
@@ -123,7 +123,9 @@ def as_it_is(graph: fx.GraphModule, inputs: Sequence[Any], rewrite: Any) -> Comp
         rewritten(module.graph)
         return make_boxed_func(module.forward)  # type: ignore[no-any-return]
 
-    with spelled_out(graph):
+    # TorchDynamo has made a context; AOTAutograd writes down in it which inputs stay.
+    context = TracingContext.try_get() or TracingContext(detect_fake_mode(inputs))
+    with tracing(context), spelled_out(graph):
         return aot_module_simplified(graph, list(inputs), fw_compiler=compiler, decompositions=_normal_form())  # type: ignore[no-any-return]
 
 
@@ -137,6 +139,8 @@ def _constants(graph: fx.Graph) -> frozenset[str]:
     context = TracingContext.try_get()
     metadata = context.fw_metadata if context is not None else None
     kept = set(metadata.static_input_indices or ()) if metadata is not None else set()
+    # Those of the module itself come first; TorchDynamo's graphs have none.
+    kept |= set(range(len(context.params_flat or ()) if context is not None else 0))
     inputs = _inputs(graph)
     written = {each for node in graph.nodes if _is_mutable(node) for each in node.all_input_nodes}
     return frozenset(node.name for place, node in enumerate(inputs) if place in kept and node not in written)

@@ -1,0 +1,232 @@
+"""Programs of torch.export with tuned libraries: what they compute, at which sizes, and what they refuse."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.export import Dim, export
+
+import shapewright as sw
+from tests.shapewright.torch.models import INNER, WIDTH, WORDS, Encoder, close, words
+from tests.shapewright.torch.replacing import Replacing, same
+from tuner.errors import InvalidInput
+
+MOST = 64
+RESTS = ("inductor", "eager")
+SIZES = ((2, 7), (3, 5), (1, 1), (4, 64), (1, 3), (2, 7))
+
+
+class Sums(nn.Module):  # type: ignore[misc]
+    """Structures in and out, a constant, and a size."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.norm = nn.Linear(WIDTH, INNER), nn.LayerNorm(INNER)
+
+    def forward(self, rows: dict[str, torch.Tensor], scale: float = 2.0, *, other: torch.Tensor) -> Any:
+        x = self.norm(self.up(rows["x"])) * scale
+        return {"sum": x + other, "rows": rows["x"].shape[0], "scale": scale}
+
+
+def exported(model: nn.Module, *inputs: Any, dims: Any, **kwargs: Any) -> Any:
+    return export(model, inputs, kwargs or None, dynamic_shapes=dims)
+
+
+@pytest.fixture(scope="module")
+def encoder() -> Encoder:
+    model = Encoder()
+    model.eval()
+    return model
+
+
+@pytest.fixture(scope="module")
+def program(encoder: Encoder) -> Any:
+    return exported(encoder, words(2, 9), dims=({0: Dim("batch", max=4), 1: Dim("length", max=MOST)},))
+
+
+@pytest.fixture(params=RESTS)
+def compiled(request: pytest.FixtureRequest, program: Any, encoder_libraries: Path) -> Any:
+    return sw.torch.compile_exported(program, encoder_libraries, strict=True, options={"rest": request.param})
+
+
+def test_a_program_computes_what_the_model_does_at_every_size(compiled: Any, encoder: Encoder) -> None:
+    for batch, length in SIZES:
+        ids = words(batch, length)
+        assert close(compiled(ids), encoder(ids))
+    found = sw.torch.report(compiled)
+    assert len(found.replaced) >= 7
+    assert found.share == 1.0
+
+
+def test_weights_that_change_in_place_are_packed_again(program: Any, encoder: Encoder, encoder_libraries: Path) -> None:
+    fast, ids = sw.torch.compile_exported(program, encoder_libraries), words(2, 5)
+    fast(ids)
+    with torch.no_grad():
+        encoder.up.weight.mul_(1.5)
+        assert close(fast(ids), encoder(ids))
+
+
+def test_results_record_no_gradient_and_modes_make_no_difference(compiled: Any, encoder: Encoder) -> None:
+    ids = words(2, 5)
+    expected = encoder(ids).detach()
+    assert not compiled(ids).requires_grad
+    with torch.no_grad():
+        assert close(compiled(ids), expected)
+    with torch.inference_mode():
+        assert close(compiled(ids), expected)
+
+
+def test_inputs_in_another_order_or_with_gaps_are_copied(encoder_libraries: Path) -> None:
+    model = nn.Sequential(nn.Linear(WIDTH, INNER), nn.GELU()).eval()
+    fast = sw.torch.compile_exported(
+        exported(model, torch.rand(3, WIDTH), dims=({0: Dim("rows", max=MOST)},)), encoder_libraries
+    )
+    for x in (
+        torch.rand(WIDTH, 5).T,
+        torch.rand(5, 2 * WIDTH)[:, ::2],
+        torch.rand(10, WIDTH)[::2],
+        torch.rand(5, WIDTH),
+    ):
+        assert close(fast(x), model(x))
+
+
+@pytest.mark.parametrize("rest", RESTS)
+def test_structures_constants_and_sizes_go_in_and_out(rest: str, encoder_libraries: Path) -> None:
+    model, rows = Sums().eval(), Dim("rows", max=MOST)
+    fast = sw.torch.compile_exported(
+        exported(
+            model, {"x": torch.rand(3, WIDTH)}, 2.0, other=torch.rand(3, INNER),
+            dims={"rows": {"x": {0: rows}}, "scale": None, "other": {0: rows}},
+        ),
+        encoder_libraries, options={"rest": rest},
+    )  # fmt: skip
+    for number in (5, 1, 9):
+        x, other = torch.rand(number, WIDTH), torch.rand(number, INNER)
+        with torch.no_grad():
+            same(fast({"x": x}, 2.0, other=other), model({"x": x}, 2.0, other=other))
+    with pytest.raises(InvalidInput, match=r"scale: is 3\.0.*2\.0, as exported"):
+        fast({"x": x}, 3.0, other=other)
+    with pytest.raises(InvalidInput, match=r"other\.shape\[0\]: is 4"):
+        fast({"x": x}, 2.0, other=other[:4])
+    for wrong in (({"y": x}, 2.0), ({"x": x},), ({"x": x}, 2.0, 1)):
+        with pytest.raises(InvalidInput, match="inputs"):
+            fast(*wrong, other=other)
+
+
+def test_a_size_that_is_made_of_another_is_checked_too(encoder_libraries: Path) -> None:
+    rows = Dim("rows", max=MOST)
+
+    class Halves(nn.Module):  # type: ignore[misc]
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return x.reshape(-1, 2).sum(1) + y
+
+    fast = sw.torch.compile_exported(
+        exported(Halves(), torch.rand(6), torch.rand(3), dims=({0: 2 * rows}, {0: rows})), encoder_libraries
+    )
+    x, y = torch.rand(10), torch.rand(5)
+    assert close(fast(x, y), Halves()(x, y))
+    for wrong in ((torch.rand(9), y), (x, torch.rand(4)), (torch.rand(2 * MOST + 2), torch.rand(MOST + 1))):
+        with pytest.raises(InvalidInput, match=r"[xy]\.shape\[0\]"):
+            fast(*wrong)
+
+
+REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
+    "too long": (lambda: words(1, MOST + 1), r"words\.shape\[1\]: 65 is out of range.*to 64.*export"),
+    "dims": (lambda: words(1, 3)[0], "words: has 1 dims"),
+    "dtype": (lambda: words(1, 3).float(), "words: has the dtype torch.float32"),
+    "no tensor": (lambda: [[1, 2]], "words: list is no plain tensor"),
+    "another class": (lambda: nn.Buffer(words(1, 3)).as_subclass(type("Own", (torch.Tensor,), {})), "no plain tensor"),
+    "sparse": (lambda: words(1, 3).to_sparse(), "has the layout torch.sparse_coo"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_other_inputs_are_refused_again_and_again(case: str, program: Any, encoder_libraries: Path) -> None:
+    make, message = REFUSED[case]
+    fast = sw.torch.compile_exported(program, encoder_libraries, options={"rest": "eager"})
+    for _ in range(2):
+        with pytest.raises(InvalidInput, match=message):
+            fast(make())
+
+
+@pytest.mark.parametrize("rest", RESTS)
+def test_buffers_and_inputs_are_written_to_as_in_the_model(rest: str, encoder_libraries: Path) -> None:
+    class Counting(nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.up = nn.Linear(WIDTH, INNER)
+            self.register_buffer("count", torch.zeros(()))
+
+        def forward(self, x: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
+            self.count.add_(1)
+            seen[:1].add_(x.sum())
+            return self.up(x) + self.count
+
+    model = Counting().eval()
+    program = exported(model, torch.rand(3, WIDTH), torch.zeros(4), dims=({0: Dim("rows", max=MOST)}, None))
+    fast = sw.torch.compile_exported(program, encoder_libraries, options={"rest": rest})
+    mine, own = torch.zeros(4), torch.zeros(4)
+    for calls, rows in enumerate((5, 1, 2), start=1):
+        x = torch.rand(rows, WIDTH)
+        with torch.no_grad():
+            assert close(fast(x, mine), model.up(x) + calls)
+            own[:1].add_(x.sum())
+        assert close(mine, own)
+    with pytest.raises(InvalidInput, match="seen: has gaps, and the program writes to it"):
+        fast(torch.rand(2, WIDTH), torch.zeros(8)[::2])
+
+
+def test_what_a_program_must_be() -> None:
+    with pytest.raises(InvalidInput, match="program: Linear is none"):
+        sw.torch.compile_exported(nn.Linear(2, 2), "libraries")
+    turned = exported(nn.ReLU(), torch.rand(2, 3).T, dims=None)
+    with pytest.raises(InvalidInput, match="axes in another order"):
+        sw.torch.compile_exported(turned, "libraries")
+
+
+def test_what_was_decided_while_compiling_holds_for_later_sizes(replacing: Replacing, encoder_libraries: Path) -> None:
+    """Keys and values are of one length (``agree``): a program that has a symbol for each is not called with two."""
+
+    class Mixed(nn.Module):  # type: ignore[misc]
+        def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+            return nn.functional.scaled_dot_product_attention(q, k, v)
+
+    dims = tuple({2: Dim(name, max=MOST)} for name in ("i", "j", "j"))
+    q, k, v = (torch.rand(1, 2, length, WIDTH // 2) for length in (3, 5, 5))
+    fast = sw.torch.compile_exported(
+        exported(Mixed(), q, k, v, dims=dims), encoder_libraries, options={"rest": "eager"}
+    )
+    assert close(fast(q, k, v), Mixed()(q, k, v))
+    with pytest.raises(InvalidInput, match=r"v\.shape\[2\]"):
+        fast(q, k, torch.rand(1, 2, 4, WIDTH // 2))
+
+
+def test_threads_call_at_once(compiled: Any, encoder: Encoder) -> None:
+    wrong: list[Any] = []
+
+    def call(batch: int) -> None:
+        try:
+            for length in (3, 9, 5):
+                ids = words(batch, length)
+                with torch.no_grad():
+                    wrong.extend([] if close(compiled(ids), encoder(ids)) else [ids.shape])
+        except Exception as error:
+            wrong.append(error)
+
+    some = [threading.Thread(target=call, args=(batch,)) for batch in (1, 2, 3, 4)]
+    for each in some:
+        each.start()
+    for each in some:
+        each.join()
+    assert not wrong
+
+
+def test_words_beyond_the_table_raise_as_in_eager(compiled: Any) -> None:
+    with pytest.raises((IndexError, RuntimeError)):
+        compiled(torch.full((1, 3), WORDS + 5))
