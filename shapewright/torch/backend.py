@@ -40,7 +40,7 @@ def shapewright(
     options: Mapping[str, Any] | None = None,
     mode: str | None = None,
 ) -> Callable[..., Any]:
-    """Compile a graph of TorchDynamo.
+    """Compile a graph of TorchDynamo, or of ``torch.export`` without its guards.
 
     ``options``: ``source`` (a URL, a directory, a snapshot file, or several; the service of SHAPEWRIGHT_URL if left
     out), ``strict`` (raise where a source is away, or a workload has no library), ``threads`` (of the libraries;
@@ -48,10 +48,17 @@ def shapewright(
     options), ``report`` (a ``Report`` that is filled in). ``mode`` is Inductor's. Raises InvalidInput for options;
     whatever else goes wrong leaves the graph to PyTorch, with a warning and a reason in the report, but for ``strict``.
     """
-    given = _checked(options or {})
+    return compile_graph(graph, example_inputs, checked_options(options or {}), mode)
+
+
+def compile_graph(
+    graph: torch.fx.GraphModule, example_inputs: Sequence[Any], given: Mapping[str, Any], mode: str | None = None,
+    frozen: int = 0,
+) -> Callable[..., Any]:  # fmt: skip
+    """As ``shapewright``, for ``given`` options. ``frozen``: of ``ChainPlan``."""
     report: Report = given.get("report") or Report()
     note_compiled(report)
-    compiler = _compiler(given, mode)
+    compiler = _compiler(given, mode, frozen)
     trained = [each for each in example_inputs if isinstance(each, torch.Tensor) and each.requires_grad]
     if torch.is_grad_enabled() and trained:
         report.note([TRAINING])
@@ -79,7 +86,7 @@ def shapewright(
         logger.info("%s", report)
 
 
-def _checked(options: Mapping[str, Any]) -> Mapping[str, Any]:
+def checked_options(options: Mapping[str, Any]) -> Mapping[str, Any]:
     unknown = sorted(set(options) - set(OPTIONS))
     if unknown:
         raise InvalidInput(f"options.{unknown[0]}", "is no option", f"options: {', '.join(OPTIONS)}")
@@ -90,11 +97,11 @@ def _checked(options: Mapping[str, Any]) -> Mapping[str, Any]:
     return options
 
 
-def _compiler(options: Mapping[str, Any], mode: str | None) -> Callable[..., Compiled]:
+def _compiler(options: Mapping[str, Any], mode: str | None, frozen: int) -> Callable[..., Compiled]:
     if options.get("rest", "inductor") == "eager":
-        return as_it_is
+        return partial(as_it_is, frozen=frozen)
     register()
-    return partial(by_inductor, mode=mode, options=options.get("inductor") or {})
+    return partial(by_inductor, mode=mode, options=options.get("inductor") or {}, frozen=frozen)
 
 
 def _compiled(

@@ -93,7 +93,7 @@ class Chain:
             [read(step, call, name, taken) for name, taken in call.taken]
             for step, call in zip(self.plan.steps, self.calls, strict=True)
         ]
-        self._weights = Weights(kept)
+        self._weights = Weights(kept, are_frozen=bool(self.plan.frozen))
         return found
 
     def __call__(self, tensors: Sequence[torch.Tensor], sizes: Sequence[int]) -> list[torch.Tensor]:
@@ -218,6 +218,13 @@ def chain_of(text: str) -> Chain:
 def chains_so_far() -> list[Chain]:
     """The chains that were run in this process."""
     return list(_chains.values())
+
+
+def forget_program(number: int) -> None:
+    """Drop the chains of a program whose constants are read once (``ChainPlan.frozen``)."""
+    for text, chain in list(_chains.items()):
+        if chain.plan.frozen == number:
+            _chains.pop(text, None)
 
 
 def run(tensors: Sequence[torch.Tensor], sizes: Sequence[int], plan: str) -> list[torch.Tensor]:

@@ -59,17 +59,17 @@ class _Found:
         return True
 
 
-def make_chains(module: fx.GraphModule, constants: Collection[str]) -> int:
+def make_chains(module: fx.GraphModule, constants: Collection[str], frozen: int = 0) -> int:
     """Put chains in the place of calls; how many. The graph is one that is traced again, whose views have sizes.
 
-    ``constants``: the placeholders that stay from call to call.
+    ``constants``: the placeholders that stay from call to call; ``frozen``: see ``ChainPlan``.
     """
     # A view that nobody reads would make its value one of the chain's.
     module.graph.eliminate_dead_code()
     made = 0
     for found in _found(module.graph):
         if len(found.calls) >= SHORTEST:
-            _replace(module.graph, found, constants)
+            _replace(module.graph, found, constants, frozen)
             made += 1
     if made:
         module.graph.lint()
@@ -129,7 +129,7 @@ def _viewed(node: fx.Node, of: _Seen | None) -> _Seen | None:
     return None
 
 
-def _replace(graph: fx.Graph, found: _Found, constants: Collection[str]) -> None:
+def _replace(graph: fx.Graph, found: _Found, constants: Collection[str], frozen: int) -> None:
     calls = set(found.calls)
     outside = {
         seen.call for node, seen in found.inside.items() for user in node.users
@@ -159,7 +159,7 @@ def _replace(graph: fx.Graph, found: _Found, constants: Collection[str]) -> None
                 inputs.append(tensors.setdefault(each, len(tensors)))
         steps.append(Step(node.args[2], tuple(inputs), sized(node.args[1])))
     kept = tuple(number for node, number in tensors.items() if node.name in constants)
-    plan = ChainPlan(tuple(steps), tuple(numbers[node] for node in outputs), kept)
+    plan = ChainPlan(tuple(steps), tuple(numbers[node] for node in outputs), kept, frozen)
     last = found.calls[-1]
     with graph.inserting_before(last):
         new = graph.call_function(chain, (list(tensors), list(sizes), plan.text()))

@@ -7,6 +7,8 @@ nothing of the kind: at a call its inputs are looked at.
 
 from __future__ import annotations
 
+import itertools
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -17,11 +19,13 @@ from torch.fx.graph import CodeGen
 from torch.utils._pytree import tree_structure, tree_unflatten
 
 from shapewright.sources.source import SourceLike
-from shapewright.torch.backend import shapewright
+from shapewright.torch.backend import checked_options, compile_graph
+from shapewright.torch.chain import forget_program
 from shapewright.torch.exported_inputs import Given, Inputs
 from shapewright.torch.reports import Report
 from tuner.errors import InvalidInput
 
+_numbers = itertools.count(1)
 COMPILE = 'torch.compile(model, backend="shapewright"), which takes any model'
 
 
@@ -55,30 +59,36 @@ class CompiledProgram:
 
 def compile_exported(
     program: ExportedProgram, source: SourceLike | None = None, *, strict: bool = False, threads: int | None = None,
-    options: Mapping[str, Any] | None = None,
+    freeze: bool = False, options: Mapping[str, Any] | None = None,
 ) -> CompiledProgram:  # fmt: skip
     """Compile ``program`` with the libraries of ``source`` (the service of SHAPEWRIGHT_URL if left out).
 
     Its weights are those of the model; one that is changed in place is packed anew at the next call, as with the
-    backend (``sw.torch.forget``). ``strict``, ``threads``, and the further ``options`` (``rest``, ``inductor``) are
-    those of the backend. Raises InvalidInput for a program that takes what is neither tensor, size nor constant, or
-    inputs whose axes are in another order.
+    backend (``sw.torch.forget``). With ``freeze`` libraries read them once, and again after ``sw.torch.forget()``; a
+    call does not look whether they have changed. ``strict``, ``threads``, and the further ``options`` (``rest``,
+    ``inductor``) are the backend's. Raises InvalidInput for a program that takes what is neither tensor, size nor
+    constant, or inputs whose axes are in another order.
     """
     if not isinstance(program, ExportedProgram):
         raise InvalidInput("program", f"{type(program).__name__} is none", "what torch.export.export(model, ...) gives")
     _check(program)
     report = Report()
-    given = {**(options or {}), "source": source, "strict": strict, "threads": threads, "report": report}
+    given = checked_options(
+        {**(options or {}), "source": source, "strict": strict, "threads": threads, "report": report}
+    )
     # Guards of its own would look at a module whose sizes are looked at here.
     module = program.module(check_guards=False)
     module.graph.set_codegen(CodeGen())
     inputs = _inputs(module)
-    constants = _constant_outputs(module)
+    constants, number = _constant_outputs(module), next(_numbers) if freeze else 0
     examples = [each.value for each in inputs if each.is_passed]
     with torch.no_grad():
-        call = shapewright(module, examples, options=given)
+        call = compile_graph(module, examples, given, frozen=number)
     checked = Inputs(program, inputs, _env(examples))
-    return CompiledProgram(call, checked, program.call_spec.out_spec, constants, report)
+    compiled = CompiledProgram(call, checked, program.call_spec.out_spec, constants, report)
+    if freeze:
+        weakref.finalize(compiled, forget_program, number).atexit = False
+    return compiled
 
 
 def _check(program: ExportedProgram) -> None:

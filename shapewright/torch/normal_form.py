@@ -45,9 +45,10 @@ class Rewritten:
     """
 
     def __init__(
-        self, rewrite: Callable[[fx.GraphModule, frozenset[str]], bool], table: Mapping[Any, Callable[..., Any]]
-    ) -> None:
-        self._rewrite, self._table = rewrite, table
+        self, rewrite: Callable[[fx.GraphModule, frozenset[str]], bool], table: Mapping[Any, Callable[..., Any]],
+        frozen: int,
+    ) -> None:  # fmt: skip
+        self._rewrite, self._table, self._frozen = rewrite, table, frozen
         self.leaves_little = False
         """Whether little was left of the last one."""
 
@@ -57,14 +58,15 @@ class Rewritten:
             raise NothingReplaced
         traced = _traced(module, self._table)
         pairs = zip(_inputs(graph), _inputs(traced.graph), strict=True)
-        make_chains(traced, {again.name for node, again in pairs if node.name in constants})
+        make_chains(traced, {again.name for node, again in pairs if node.name in constants}, self._frozen)
         self.leaves_little = is_little(traced.graph)
         _replace_by(module, traced)
 
 
 def by_inductor(
-    graph: fx.GraphModule, inputs: Sequence[Any], rewrite: Any, mode: str | None, options: Mapping[str, Any]
-) -> Compiled:
+    graph: fx.GraphModule, inputs: Sequence[Any], rewrite: Any, mode: str | None, options: Mapping[str, Any],
+    frozen: int = 0,
+) -> Compiled:  # fmt: skip
     """Compiled by Inductor, as it would compile ``graph`` itself where ``rewrite`` is None."""
     from torch._functorch import config as functorch_config  # noqa: PLC0415 - seconds, for those who compile
     from torch._inductor import config as inductor_config  # noqa: PLC0415
@@ -78,7 +80,7 @@ def by_inductor(
         return compile_fx(graph, list(inputs), config_patches=patches)  # type: ignore[no-any-return]
     # Passes of the user's own go first: they see the graph that they would see without this one.
     own = patches.get("joint_custom_pre_pass", inductor_config.joint_custom_pre_pass)
-    rewritten = Rewritten(rewrite, select_decomp_table())
+    rewritten = Rewritten(rewrite, select_decomp_table(), frozen)
     patches["joint_custom_pre_pass"] = [*get_custom_graph_passes(own), _pass(rewritten)]
     # TorchDynamo's guards have looked at every input before.
     patches.setdefault("size_asserts", False)
@@ -111,13 +113,13 @@ def _pass(rewritten: Rewritten) -> Any:
     return Pass()
 
 
-def as_it_is(graph: fx.GraphModule, inputs: Sequence[Any], rewrite: Any) -> Compiled:
+def as_it_is(graph: fx.GraphModule, inputs: Sequence[Any], rewrite: Any, frozen: int = 0) -> Compiled:
     """Run operator by operator, as ``graph`` itself would where ``rewrite`` is None."""
     if rewrite is None:
         return graph.forward  # type: ignore[no-any-return]
     from torch._functorch.aot_autograd import aot_module_simplified, make_boxed_func  # noqa: PLC0415
 
-    rewritten = Rewritten(rewrite, {})
+    rewritten = Rewritten(rewrite, {}, frozen)
 
     def compiler(module: fx.GraphModule, _: Sequence[Any]) -> Compiled:
         rewritten(module.graph)

@@ -51,6 +51,8 @@ class ChainPlan:
     """The steps whose values are the chain's."""
     constants: tuple[int, ...] = ()
     """The tensors that stay from call to call, unless somebody changes them."""
+    frozen: int = 0
+    """The number of the program that they belong to, where they are read once; 0 where each call looks at them."""
 
     def text(self) -> str:
         steps = [
@@ -61,7 +63,7 @@ class ChainPlan:
             ]
             for step in self.steps
         ]
-        told = {"steps": steps, "outputs": self.outputs, "constants": self.constants}
+        told = {"steps": steps, "outputs": self.outputs, "constants": self.constants, "frozen": self.frozen}
         return json.dumps(told, separators=(",", ":"))
 
     @staticmethod
@@ -77,7 +79,7 @@ class ChainPlan:
                 )
                 for plan, inputs, sizes in data["steps"]
             )
-            return ChainPlan(steps, tuple(data["outputs"]), tuple(data["constants"]))
+            return ChainPlan(steps, tuple(data["outputs"]), tuple(data["constants"]), int(data["frozen"]))
         except (ValueError, KeyError, TypeError, IndexError) as error:
             raise InvalidInput("plan", f"is not one of this version ({error})", "compile the model again") from None
 

@@ -79,8 +79,9 @@ class Found:
 class Weights:
     """Safe to use from several threads."""
 
-    def __init__(self, operands: Sequence[Operand]) -> None:
-        self._operands = tuple(operands)
+    def __init__(self, operands: Sequence[Operand], *, are_frozen: bool = False) -> None:
+        """``are_frozen``: they are looked at once, and after ``sw.torch.forget``."""
+        self._operands, self._are_frozen = tuple(operands), are_frozen
         self._all = _getter({position for each in operands for position in each.tensors})
         self._packed = _getter({position for each in operands if each.is_made for position in each.tensors})
         self._numbers = itertools.count()
@@ -94,7 +95,10 @@ class Weights:
     def of(self, tensors: Sequence[torch.Tensor]) -> Found:
         """The operands, of all tensors of the chain."""
         # Read before the operands are: what changes meanwhile makes the next call look again.
-        now, found, looks = changes(), self._found, self._looks(tensors)
+        now, found = changes(), self._found
+        if found is not None and self._are_frozen:
+            return found
+        looks = self._looks(tensors)
         is_known = found is not None and found.changes == now and found.looks == looks
         if found is not None and is_known and found.layouts.hold_for(self._all(tensors)):
             return found
@@ -109,9 +113,12 @@ class Weights:
             for value, each in zip(values, self._operands, strict=True)
             if each.is_made or value.data_ptr() != tensors[each.tensors[0]].data_ptr()
         )
-        fresh = Found(pointers, *last, made, Layouts(self._all(tensors)), looks or (), now)
+        # Whoever does not look again keeps alive what lies where it was found, whatever the model does to its tensors.
+        kept = tuple(map(_alias, values)) if self._are_frozen else made
+        fresh = Found(pointers, *last, kept, Layouts(self._all(tensors)), looks or (), now)
         # What was copied for this call alone is not to be found again; a constant in place is not to be kept alive.
-        if looks is not None and len(made) == sum(each.is_made for each in self._operands) and not checks_values():
+        is_whole = looks is not None and len(made) == sum(each.is_made for each in self._operands)
+        if (is_whole or self._are_frozen) and not checks_values():
             self._found = fresh
         return fresh
 
@@ -130,6 +137,11 @@ class Weights:
     def forget(self) -> None:
         """Keep nothing alive."""
         self._found = None
+
+
+def _alias(value: Any) -> Any:
+    """What holds the memory of a value when its tensor is given other memory."""
+    return value.detach() if isinstance(value, torch.Tensor) else value
 
 
 def _getter(positions: set[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ from torch import nn
 from torch.export import Dim, export
 
 import shapewright as sw
+from shapewright.torch.chain import chains_so_far as chains
 from tests.shapewright.torch.models import INNER, WIDTH, WORDS, Encoder, close, words
 from tests.shapewright.torch.replacing import Replacing, same
 from tuner.errors import InvalidInput
@@ -47,7 +49,7 @@ def encoder() -> Encoder:
 
 @pytest.fixture(scope="module")
 def program(encoder: Encoder) -> Any:
-    return exported(encoder, words(2, 9), dims=({0: Dim("batch", max=4), 1: Dim("length", max=MOST)},))
+    return _of_words(encoder)
 
 
 @pytest.fixture(params=RESTS)
@@ -70,6 +72,43 @@ def test_weights_that_change_in_place_are_packed_again(program: Any, encoder: En
     with torch.no_grad():
         encoder.up.weight.mul_(1.5)
         assert close(fast(ids), encoder(ids))
+
+
+def test_frozen_weights_are_read_again_after_forget(encoder_libraries: Path) -> None:
+    model, ids = Encoder().eval(), words(2, 5)
+    fast = sw.torch.compile_exported(_of_words(model), encoder_libraries, freeze=True)
+    assert close(fast(ids), before := model(ids))
+    with torch.no_grad():
+        # Memory that libraries read goes from the model, but not from under them.
+        for each in model.parameters():
+            if each.dim() == 1:
+                each.data = each.data * 3 + 1
+        gc.collect()
+        assert close(fast(ids), before)
+        model.up.weight.mul_(1.5)
+        sw.torch.forget()
+        assert close(fast(ids), model(ids))
+
+
+def test_frozen_programs_of_one_architecture_have_weights_of_their_own(encoder_libraries: Path) -> None:
+    one, other, ids = Encoder().eval(), Encoder().eval(), words(2, 5)
+    fast = [sw.torch.compile_exported(_of_words(each), encoder_libraries, freeze=True) for each in (one, other)]
+    for _ in range(2):
+        assert close(fast[0](ids), one(ids))
+        assert close(fast[1](ids), other(ids))
+
+
+def test_a_frozen_program_that_is_dropped_leaves_nothing(encoder_libraries: Path) -> None:
+    fast, before = sw.torch.compile_exported(_of_words(Encoder().eval()), encoder_libraries, freeze=True), len(chains())
+    fast(words(2, 5))
+    assert len(chains()) == before + 1
+    del fast
+    gc.collect()
+    assert len(chains()) == before
+
+
+def _of_words(model: nn.Module) -> Any:
+    return exported(model, words(2, 9), dims=({0: Dim("batch", max=4), 1: Dim("length", max=MOST)},))
 
 
 def test_results_record_no_gradient_and_modes_make_no_difference(compiled: Any, encoder: Encoder) -> None:
