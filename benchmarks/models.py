@@ -4,8 +4,10 @@ The model is built with random weights, taken apart (``sw.extract``), tuned as o
 service of its own (`shapewright up`), and compiled with the libraries that were pulled. Then it is timed at 20 lengths,
 of which the search has seen few, against eager PyTorch, torch.compile (dynamic shapes, frozen, autotuned) and, with the
 extra ``rivals``, ONNX Runtime and OpenVINO: alternating samples, each contender in a process of its own.
-``--libraries`` takes what an earlier run has tuned, or keeps what this one does. ``--after`` tunes the model once more
-through a service that knows another one, or the same, and tells what that saved. Last, the model is compiled in new
+``--exported`` has our libraries called by a program of ``torch.export`` (``sw.torch.compile_exported``, frozen), as
+other runtimes call theirs. ``--libraries`` takes what an earlier run has tuned, or keeps what this one does.
+``--after`` tunes the model once more through a service that knows another one, or the same, and tells what that saved.
+Last, the model is compiled in new
 processes from a snapshot of its libraries.
 
 ``--coverage`` times nothing: it tells how much of well-known architectures is lifted and replaced (nets/coverage.py),
@@ -54,7 +56,7 @@ ANSWER_S = 3600.0
 def main(argv: Sequence[str] | None = None) -> int:
     parser = options_of(
         __doc__, coverage=False, only=names, verify=False, threads=1, minutes=30.0, trials=int, lengths=20,
-        libraries=Path,
+        libraries=Path, exported=False,
     )  # fmt: skip
     parser.add_argument("--model", choices=sorted(MODELS))
     parser.add_argument("--after", choices=sorted(MODELS))
@@ -80,11 +82,12 @@ def _of_model(options: argparse.Namespace) -> int:
         folder = Path(name)
         libraries = (options.libraries or folder / "libraries").absolute()
         tuning = _tuned(options, folder, libraries)
-        rows, facts = timed(options.model, options.threads, libraries, options.lengths)
+        rows, facts = timed(options.model, options.threads, libraries, options.lengths, options.exported)
         snapshot = from_snapshot(options.model, options.threads, libraries, folder)
     again = {"recompiled": recompiled(facts["contenders"]), "snapshot": snapshot, "compile_s": facts.pop("compile_s")}
     protocol = {
-        "model": options.model, "threads": options.threads, "minutes": options.minutes, "target": native().to_json(),
+        "model": options.model, "threads": options.threads, "exported": options.exported,
+        "minutes": options.minutes, "target": native().to_json(),
         "order": "alternating samples, rotating order, a process for each contender that stands still meanwhile",
         "sample": f"as many calls as {SAMPLE_S:g} s take, one at least", "value": "median", **facts,
     }  # fmt: skip
@@ -125,7 +128,9 @@ def lengths_of(model: str, number: int) -> list[int]:
 
 
 # -- timing ---------------------------------------------------------------------------------------------------------
-def timed(model: str, threads: int, libraries: Path, number: int) -> tuple[list[Row], dict[str, Any]]:
+def timed(
+    model: str, threads: int, libraries: Path, number: int, is_exported: bool = False
+) -> tuple[list[Row], dict[str, Any]]:  # fmt: skip
     """A row for each batch and length, and further facts."""
     rows, skipped, compile_s = list[Row](), dict[str, str](), dict[str, float]()
     with ExitStack() as stack:
@@ -137,7 +142,7 @@ def timed(model: str, threads: int, libraries: Path, number: int) -> tuple[list[
                 if reason := lacking(name):
                     skipped[name] = reason
                 else:
-                    there[name] = stack.enter_context(_contender(name, model, threads, libraries, fresh))
+                    there[name] = stack.enter_context(_contender(name, model, threads, libraries, fresh, is_exported))
             except Exception as error:  # whatever an exporter has to say
                 if name not in EXPORTED:
                     raise
@@ -151,8 +156,10 @@ def timed(model: str, threads: int, libraries: Path, number: int) -> tuple[list[
     return rows, {"skipped": skipped, "contenders": facts, "compile_s": compile_s}
 
 
-def _contender(name: str, model: str, threads: int, libraries: Path, environment: Mapping[str, str]) -> Any:
-    given = (name, model, threads, libraries)
+def _contender(
+    name: str, model: str, threads: int, libraries: Path, environment: Mapping[str, str], is_exported: bool = False
+) -> Any:  # fmt: skip
+    given = (name, model, threads, libraries, is_exported)
     return in_own_process(Contender, *given, threads=threads, answer_s=ANSWER_S, environment=environment)
 
 

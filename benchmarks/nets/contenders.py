@@ -29,15 +29,18 @@ def lacking(name: str) -> str:
 
 
 class Contender:
-    """A model as one contender has it. ``libraries``: a directory or a snapshot of ours."""
+    """A model as one contender has it. ``libraries``: a directory or a snapshot of ours, which is called by a program
+    that was exported, as those of other runtimes are, where ``is_exported``."""
 
-    def __init__(self, name: str, model: str, threads: int, libraries: Path) -> None:
+    def __init__(self, name: str, model: str, threads: int, libraries: Path, is_exported: bool = False) -> None:
         torch.set_num_threads(threads)
         self._inputs, self._axis = MODELS[model].inputs, MODELS[model].axis
         self._name, self._model, self._notes = name, build(model), list[str]()
         self._call: Callable[..., Any] = (
-            self._exported(model, threads) if name in EXPORTED else self._compiled(libraries)
-        )
+            self._exported(model, threads) if name in EXPORTED
+            else self._frozen(model, threads, libraries) if name == OURS and is_exported
+            else self._compiled(libraries)
+        )  # fmt: skip
         self._given: tuple[Any, ...] = ()
         self._compiled_at: list[dict[str, Any]] = []
 
@@ -51,6 +54,13 @@ class Contender:
             how = {"backend": shapewright, "options": {"source": libraries}}
         # Images keep their size: of them the batch alone is marked as dynamic.
         return torch.compile(self._model, dynamic=True if self._axis else None, **how)  # type: ignore[no-any-return]
+
+    def _frozen(self, model: str, threads: int, libraries: Path) -> Callable[..., Any]:
+        import shapewright as sw  # noqa: PLC0415 - none of the others'
+
+        example, axes = dynamic_axes(model)
+        program = torch.export.export(self._model, example, dynamic_shapes=(axes,))
+        return sw.torch.compile_exported(program, libraries, threads=threads, freeze=True)  # type: ignore[no-any-return]
 
     def _exported(self, model: str, threads: int) -> Callable[..., Any]:
         (example, axes), prepare = (
