@@ -161,6 +161,24 @@ def _theory(document: Document) -> Told:
     return (what, value, least), lines
 
 
+def _models(document: Document) -> Told:
+    rows, protocol, summary = document["rows"], document["protocol"], document["summary"]
+    rivals = sorted({name for row in rows for name in row["rivals_s"]})
+    batches = {row["shape"]["batch"] for row in rows}
+
+    def row(each: Row) -> list[str]:
+        shape = format_shape(each["shape"]) if len(batches) > 1 else str(each["shape"]["length"])
+        return [shape, f"{1e3 * each['ours_s']:.2f} ms", *(times(each["vs"].get(name)) for name in rivals)]
+
+    means = [times(summary["geomean_vs"].get(name)) for name in rivals]
+    head = ["size", "ours", *(f"over {name}" for name in rivals)]
+    value, worst = times(summary["geomean_vs_best"]), times(summary["worst_vs_best"])
+    how = "exported, " if protocol.get("exported") else ""
+    what = f"{protocol['model']}, {how}threads: {protocol['threads']}, against the fastest of {', '.join(rivals)}"
+    text = f"Against the fastest at each size: {value}, the least {worst}; {summary['trials']} trials."
+    return (what, value, worst), [*_table(head, *map(row, reversed(rows)), ["**mean**", "", *means]), "", text]
+
+
 def _overhead(document: Document) -> Told:
     summary = document["summary"]
     rows = [[f"a call from Python: {name}", f"{value:.0f} ns"] for name, value in summary["call_ns"].items()]
@@ -189,6 +207,7 @@ def _service(document: Document) -> Told:
 
 KINDS: Mapping[str, Callable[[Document], Told]] = {
     "kernels": _kernels, "operators": _operators, "theory": _theory, "overhead": _overhead, "service": _service,
+    "models": _models,
 }  # fmt: skip
 """By the module that wrote the document."""
 
