@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 
 from shapewright.lock import read_lock
+from tests.compiled import small_kernel
 from tests.shapewright.cli_bed import Bed
 from tests.shapewright.conftest import bed, data_dir  # noqa: F401 - fixtures
 from tuner.library.build import build_library
 from tuner.library.dispatcher import Dispatcher, Leaf
 from tuner.library.package import LIBRARY, package
-from tuner.schedule import default_kernel
 from tuner.storage import Comparison, JobState
 
 CI = Path(__file__).parents[2] / "examples" / "ci"
@@ -44,7 +44,7 @@ def worker(service: Bed, against: str | None = None, broken: bool = False) -> It
             assert time.monotonic() < until, "no job was submitted"
             time.sleep(0.05)
         row = held.tasks[0]
-        dispatcher = Dispatcher(row.task, (default_kernel(row.task),), 0, Leaf(0))
+        dispatcher = Dispatcher(row.task, (small_kernel(row.task),), 0, Leaf(0))
         library = build_library(dispatcher, held.job.id)
         if broken:
             library = package(dispatcher, b"no machine code", "{}", {}, held.job.id)

@@ -1,4 +1,4 @@
-"""Real libraries, each of the one kernel that is right everywhere: nothing is searched."""
+"""Real libraries, each of one small kernel that is right everywhere: nothing is searched."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 from shapewright.download import write
 from shapewright.sources.libraries import load_library
 from shapewright.sources.source import Match
+from tests.compiled import small_kernel
 from tests.conftest import MakeOnce
 from tests.shapewright.torch.models import CLASSES, HEADS, INNER, WIDTH
 from tuner.library.build import build_library
@@ -18,7 +19,6 @@ from tuner.library.package import MANIFEST, SEAL
 from tuner.program.job.task import SearchTask
 from tuner.program.language.workload import ShapeVar, Workload
 from tuner.program.target import native
-from tuner.schedule import default_kernel
 
 SMALL = 24
 M, N, B, S = (ShapeVar(name, range(1, 33)) for name in "MNBS")
@@ -42,7 +42,7 @@ TASKS: dict[str, tuple[Any, ...]] = {
 
 
 def save_library(directory: Path, op: str, args: Any, variables: Any, epilogue: Any = (), **task: Any) -> Path:
-    """A library of the safe kernel, written to ``directory``."""
+    """A library of a small kernel, written to ``directory``."""
     save(directory, SearchTask(op, args, variables, target=native(), epilogue=epilogue, **task))
     return directory
 
@@ -53,7 +53,7 @@ def save_for_two_threads(directory: Path) -> Path:
 
 
 def save(directory: Path, task: SearchTask) -> None:
-    write(build_library(Dispatcher(task, (default_kernel(task),), 0, Leaf(0)), None).files, directory)
+    write(build_library(Dispatcher(task, (small_kernel(task),), 0, Leaf(0)), None).files, directory)
 
 
 class OnDemand:

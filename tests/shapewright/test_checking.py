@@ -11,6 +11,7 @@ from shapewright import checking
 from shapewright.checking import Against
 from shapewright.download import write
 from shapewright.snapshot import merge
+from tests.compiled import small_kernel
 from tests.shapewright.conftest import Shapewright
 from tests.shapewright.snapshot.samples import pulled, task
 from tuner.library.build import build_library
@@ -34,8 +35,7 @@ def layer(*epilogue: str, n: int = 256) -> SearchTask:
 
 
 def kernel(of: SearchTask, **values: int) -> MicroKernel:
-    rule = rules_of(of)[0]
-    return rule.space(of).kernel(dict(rule.default_kernel(of).values) | values)
+    return rules_of(of)[0].space(of).kernel(dict(small_kernel(of).values) | values)
 
 
 def built(directory: Path, of: SearchTask, **values: int) -> Path:

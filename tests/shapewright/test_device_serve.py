@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.compiled import small_kernel
 from tests.measuring import CRASH, RIGHT, TASK, request
 from tests.shapewright import bare
 from tests.shares import chosen
@@ -25,7 +26,6 @@ from tuner.measure.runners.rpc import RpcRunner
 from tuner.program.job.task import SearchTask
 from tuner.program.target import native
 from tuner.records import ErrorKind
-from tuner.schedule import default_kernel
 from worker.tracker import start_tracker
 
 
@@ -103,7 +103,7 @@ def test_kernels_of_every_kind_run_on_a_board(
     tracker: Tracker, board: dict[str, Any], op: str, args: dict[str, int], threads: int
 ) -> None:
     task = SearchTask(op, args, instances=[{}], target=native(), threads=threads)
-    kernel = default_kernel(task)
+    kernel = small_kernel(task)
     build = BuildResult(kernel, compile_candidate(task, kernel).binary, 0.0)
     runner = runner_of(tracker, "board")
     (result,) = runner.run(task, [RunRequest(build, task.instances)])

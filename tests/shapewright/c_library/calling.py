@@ -13,20 +13,21 @@ from numpy.typing import NDArray
 
 from shapewright.c_library.project import write_project
 from shapewright.c_library.source import CSource
+from tests.compiled import small_kernel
 from tuner.library.build import build_library
 from tuner.library.dispatcher import Dispatcher, Leaf
 from tuner.library.package import DISPATCH, MANIFEST
 from tuner.program.job.task import SearchTask
 from tuner.program.language.workload import Tensor
-from tuner.schedule import default_kernel, rules_of
+from tuner.schedule import rules_of
 
 Array = NDArray[Any]
 
 
 def files_of(task: SearchTask, rule: str | None = None) -> Mapping[str, bytes]:
-    """A library of the safe kernel; of that rule, if one is named."""
+    """A library of a small kernel; of the safe one of that rule, if one is named."""
     own = next((each for each in rules_of(task) if each.name == rule), None)
-    kernel = own.default_kernel(task) if own else default_kernel(task)
+    kernel = own.default_kernel(task) if own else small_kernel(task)
     return build_library(Dispatcher(task, (kernel,), 0, Leaf(0)), "job-1").files
 
 

@@ -9,14 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.compiled import Call, loaded, problems
+from tests.compiled import Call, loaded, problems, small_kernel
 from tuner.library.codegen import compile_candidate
 from tuner.program.job.build import workload_from_json
 from tuner.program.job.task import SearchTask
 from tuner.program.language.arrays import NUMPY
 from tuner.program.language.shape_vars import ShapeVar
 from tuner.program.target import native
-from tuner.schedule import default_kernel
 from tuner.schedule.packing import row_major
 
 REFUSED = (TypeError, ValueError, RuntimeError)
@@ -31,13 +30,13 @@ def task_of(text: str, extents: dict[str, Any], **fields: Any) -> SearchTask:
 @cache
 def built(task: SearchTask) -> Call:
     """One build for all tests of a program."""
-    return loaded(compile_candidate(task, default_kernel(task)).binary)
+    return loaded(compile_candidate(task, small_kernel(task)).binary)
 
 
 def wrong_at(task: SearchTask, *points: Sequence[int]) -> list[str]:
     """What is wrong with the results at these values of the symbols, in the symbols' order."""
     dims = [dict(zip(task.workload.symbols, point, strict=True)) for point in points]
-    return problems(task, default_kernel(task), built(task), dims)
+    return problems(task, small_kernel(task), built(task), dims)
 
 
 def call(task: SearchTask, *shapes: Sequence[int]) -> None:

@@ -1,15 +1,14 @@
-"""Every operator of the catalogue as machine code, by the default kernel of whatever rule takes it."""
+"""Every operator of the catalogue as machine code, by a small kernel of whatever rule takes it."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.compiled import built_problems
+from tests.compiled import built_problems, small_kernel
 from tests.contract.rule_samples import SAMPLES
 from tests.every_op import op_task, ragged_shapes
 from tuner.program.catalogue import OPS
 from tuner.program.target import native
-from tuner.schedule import default_kernel
 
 SMALL = {"B": 3, "S": 60, "T": 20}
 SAMPLED = {sample.get("op") for samples in SAMPLES.values() for sample in samples.values()}
@@ -25,4 +24,4 @@ OPERATORS = [
 def test_every_operator_is_right_at_ragged_shapes(op: str) -> None:
     task = op_task(op, native(), threads=2)
     shapes = list(ragged_shapes(task.workload, 5, most=SMALL))
-    assert built_problems(task, default_kernel(task), shapes) == []
+    assert built_problems(task, small_kernel(task), shapes) == []

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.contract.rule_samples import CUT_SAMPLES, sample_task
+from tests.shares import every
 from tuner.errors import IllegalKernel
 from tuner.program.job.build import workload_from_json
 from tuner.program.job.task import SearchTask
@@ -165,7 +166,7 @@ def test_an_explanation_names_the_pieces() -> None:
 
 
 # -- theory ------------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("threads", every(2, [1, 2]))
 def test_theory_chooses_each_piece_by_itself(threads: int) -> None:
     """Of a thousand samples of all pieces at once none is as good as what is best for each."""
     task = program(CHAIN, {"m": "T", "f": 512, "k": 384, "g": 256, "n": 640}, constant=["w1", "w2", "w3"])

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from tvm.support.cc import get_cc
 
+from tests.compiled import small_kernel
 from tests.measuring import RIGHT, TASK, request
 from tuner.errors import MachineFailed
 from tuner.library import codegen
@@ -32,12 +33,11 @@ from tuner.program.job.task import SearchTask
 from tuner.program.language.workload import ShapeVar
 from tuner.program.target import native
 from tuner.records import ErrorKind
-from tuner.schedule import default_kernel
 from tuner.schedule.space import MicroKernel
 
 T = ShapeVar("T", range(1, 9))
 DENSE = SearchTask("dense", {"m": T, "n": 32, "k": 16}, (T,)).on(native())
-KERNEL = default_kernel(DENSE)
+KERNEL = small_kernel(DENSE)
 LIMIT_S = 60.0
 
 

@@ -56,7 +56,7 @@ def kernels_of(task: SearchTask) -> list[MicroKernel]:
     return list(found.values())[:KERNELS]
 
 
-@pytest.mark.parametrize(("name", "threads"), diagonal(WORKLOADS, [1, 2], every=2))
+@pytest.mark.parametrize(("name", "threads"), diagonal(WORKLOADS, [1, 2], every=4))
 @shares(KERNELS)
 def test_every_product_is_right_in_it(share: int, name: str, threads: int) -> None:
     task = task_of(name, threads)

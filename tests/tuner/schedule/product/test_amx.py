@@ -87,7 +87,7 @@ def space_atoms(task: SearchTask) -> list[Any]:
     return list(atoms.atoms_of(left, right, total, task.known_target.hardware).values())
 
 
-@pytest.mark.parametrize(("unit", "name"), diagonal(["emulated", "real"], WORKLOADS, every=3), indirect=["unit"])
+@pytest.mark.parametrize(("unit", "name"), diagonal(["emulated", "real"], WORKLOADS, every=7), indirect=["unit"])
 @pytest.mark.usefixtures("unit")
 @shares(KERNELS)
 def test_kernels_are_right(share: int, name: str, request: pytest.FixtureRequest) -> None:
@@ -125,7 +125,7 @@ def blocked(task: SearchTask, **values: int) -> MicroKernel:
 
 @pytest.mark.usefixtures("unit")
 @pytest.mark.parametrize(
-    ("unit", "name", "block"), diagonal(["emulated", "real"], LONG, BLOCKS, every=3), indirect=["unit"]
+    ("unit", "name", "block"), diagonal(["emulated", "real"], LONG, BLOCKS, every=5), indirect=["unit"]
 )
 def test_blocks_of_tiles_are_right_with_k_in_chunks_and_ragged_rows(name: str, block: str) -> None:
     workload = workload_from_json(LONG[name])

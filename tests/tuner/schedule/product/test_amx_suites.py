@@ -45,7 +45,7 @@ KINDS: Mapping[str, Any] = {
         for right in ("int8", "uint8")
     },
 }
-QUICK = [("bfloat16-dense-n1000_k600", "bfloat16"), ("tokens-dense-qkv", "uint8 by int8")]
+QUICK = [("bfloat16-dense-n1000_k600", "bfloat16")]
 QUICK_ROWS = 40
 SAPPHIRE_RAPIDS = Target.from_json({"kind": "llvm", "mcpu": "sapphirerapids", "num-cores": 1})
 SAMPLED_WORK = 2e8
@@ -144,7 +144,7 @@ def test_dense_suites_are_right_in_tiles(layer: str, kind: str, request: pytest.
             assert problems(task, here(task, kernels[number], words), own, made) == []
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", every(2, KINDS))
 @pytest.mark.parametrize("number", every(LAYERS_OF_A_KIND, range(LAYERS_OF_A_KIND)))
 def test_random_shapes_are_right_in_tiles(number: int, kind: str) -> None:
     """Whatever the kernel is."""

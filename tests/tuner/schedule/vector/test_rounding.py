@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tests.compiled import assembly, loaded
+from tests.compiled import assembly, loaded, small_kernel
 from tuner.library.codegen import compile_candidate
 from tuner.program.job.build import workload_from_json
 from tuner.program.job.task import SearchTask
@@ -41,9 +41,9 @@ def target_of(mcpu: str) -> Target:
 def test_kernels_round_by_the_instruction_where_there_is_one(name: str) -> None:
     for mcpu, is_there in (("znver4", True), ("sapphirerapids", True), ("icelake-server", False)):
         task = task_of(PROGRAMS[name], target_of(mcpu))
-        assert (INSTRUCTION in assembly(task, default_kernel(task))) == is_there, mcpu
+        assert (INSTRUCTION in assembly(task, small_kernel(task))) == is_there, mcpu
     task = task_of(PROGRAMS[name] | {"dtype": "float32"}, target_of("znver4"))
-    assert INSTRUCTION not in assembly(task, default_kernel(task))
+    assert INSTRUCTION not in assembly(task, small_kernel(task))
 
 
 def test_it_rounds_to_nearest_and_ties_to_even_and_keeps_what_is_no_number() -> None:

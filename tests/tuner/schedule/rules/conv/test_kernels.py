@@ -86,7 +86,7 @@ CONVOLUTIONS = {
 }
 
 
-@pytest.mark.parametrize(("name", "seed"), diagonal(CONVOLUTIONS, [0, 1], every=4))
+@pytest.mark.parametrize(("name", "seed"), diagonal(CONVOLUTIONS, [0, 1], every=11))
 def test_convolutions_are_right_in_every_way_of_gathering(name: str, seed: int) -> None:
     task = task_of(CONVOLUTIONS[name])
     assert rule_of(RULE.default_kernel(task)).name == rules_of(task)[0].name == RULE.name
@@ -131,7 +131,7 @@ IMAGES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "threads"), diagonal(IMAGES, [1, 2], every=4))
+@pytest.mark.parametrize(("name", "threads"), diagonal(IMAGES, [1, 2], every=6))
 def test_rows_read_in_a_copy_of_the_image_are_right(name: str, threads: int) -> None:
     workload = IMAGES[name]
     task = task_of(workload, threads)
@@ -173,7 +173,7 @@ def in_copy(task: SearchTask, join: int, seed: int) -> MicroKernel | None:
     return next((kernel for kernel in some if (kernel["pack"], kernel["join"]) == (IN_COPY, join)), None)
 
 
-@pytest.mark.parametrize(("name", "threads"), diagonal(PIXELS, [1, 2], every=4))
+@pytest.mark.parametrize(("name", "threads"), diagonal(PIXELS, [1, 2], every=9))
 def test_panels_read_in_a_copy_of_the_image_are_right(name: str, threads: int) -> None:
     workload = PIXELS[name]
     task = task_of(workload, threads)
@@ -197,7 +197,8 @@ def images(draw: st.DrawFn) -> Workload:
     return workload_from_json({"op": "conv2d", "args": args, "epilogue": draw(st.sampled_from([[], ["bias", "gelu"]]))})
 
 
-@shares(2)
+@pytest.mark.soak
+@pytest.mark.parametrize("share", range(2))
 @settings(max_examples=3, suppress_health_check=list(HealthCheck), deadline=None)
 @given(workload=images(), seed=st.integers(0, 2**32 - 1), threads=st.sampled_from([1, 2]), join=st.sampled_from([0, 1]))
 def test_panels_of_random_images_are_right(share: int, workload: Workload, seed: int, threads: int, join: int) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.compiled import built_problems, shortest
 from tests.contract.rule_samples import MLP, SWIGLU
-from tests.shares import diagonal
+from tests.shares import diagonal, every, spread
 from tuner.program.job.build import workload_from_json
 from tuner.program.job.task import SearchTask
 from tuner.program.language.workload import ShapeVar, Workload
@@ -35,6 +35,7 @@ def task_of(workload: Workload, threads: int = 1, target: Target | None = None, 
     return SearchTask(workload, shape_vars=(ShapeVar("T", range(most)),), target=target or native(), threads=threads)
 
 
+@pytest.mark.soak
 @settings(max_examples=3, suppress_health_check=list(HealthCheck), deadline=None)
 @given(
     text=st.sampled_from([PLAIN, SWIGLU]), f=st.integers(1, 300), n=st.integers(1, 70), k=st.integers(1, 200),
@@ -47,7 +48,7 @@ def test_kernels_of_any_sizes_are_right(text: str, f: int, n: int, k: int, seed:
     assert built_problems(task, kernel, shapes) == [], kernel
 
 
-@pytest.mark.parametrize(("threads", "fb"), diagonal([1, 2], [0, 128], every=2))
+@pytest.mark.parametrize(("threads", "fb"), diagonal([1, 2], [0, 128], every=3))
 def test_rows_whose_intermediate_is_too_large_come_in_parts(
     threads: int, fb: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -80,7 +81,7 @@ FURTHER: Mapping[str, Workload] = {
 }
 
 
-@pytest.mark.parametrize(("seed", "name"), [*enumerate(FURTHER)])
+@pytest.mark.parametrize(("seed", "name"), spread(every(3, enumerate(FURTHER))))
 def test_further_forms_are_right(name: str, seed: int) -> None:
     task = task_of(FURTHER[name], 1 + seed % 2)
     assert rules_of(task)[0].name == RULE.name

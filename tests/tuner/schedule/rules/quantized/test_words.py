@@ -82,7 +82,7 @@ def words(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> in
 
 
 @pytest.mark.parametrize(
-    ("words", "name", "threads"), diagonal(["pairs", "tiles"], WORKLOADS, [1, 2], every=3), indirect=["words"]
+    ("words", "name", "threads"), diagonal(["pairs", "tiles"], WORKLOADS, [1, 2], every=6), indirect=["words"]
 )
 def test_kernels_are_right(words: int, name: str, threads: int) -> None:
     task = task_of(WORKLOADS[name], threads=threads)
