@@ -2,6 +2,7 @@
 // "Device memory" is memory of this process. Machine code is text: FAKE, a target, and for each function its name and
 // the sizes of its parameters. FAKE_CUDA_GPUS are capabilities, as in 9.0,8.6; FAKE_CUDA_FAIL a function and a code.
 #define _GNU_SOURCE
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -20,13 +21,16 @@ static size_t log_size, log_room;
 static int contexts[16];
 static __thread int *current;
 static int (*on_launch)(const char *);
+static pthread_mutex_t writing = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 
 static void note(const char *format, ...) {
   va_list arguments;
+  pthread_mutex_lock(&writing);
   if (log_room - log_size < 1 << 16) log_text = realloc(log_text, log_room = 2 * log_room + (1 << 17));
   va_start(arguments, format);
   log_size += (size_t)vsnprintf(log_text + log_size, log_room - log_size, format, arguments);
   va_end(arguments);
+  pthread_mutex_unlock(&writing);
 }
 
 const char *fake_log(void) { return log_text ? log_text : ""; }
@@ -160,6 +164,7 @@ int cuLaunchKernel(void *handle, unsigned x, unsigned y, unsigned z, unsigned bx
   function_t *function = handle;
   if (extra || !x || !y || !z || function->device != current - contexts) return INVALID;
   if (shared > (48 << 10) && (int)shared > function->shared) return INVALID;
+  pthread_mutex_lock(&writing);  // A line of several parts.
   size_t start = log_size;
   note("{\"call\": \"launch\", \"name\": \"%s\", \"device\": %d, \"grid\": [%u, %u, %u], \"block\": [%u, %u, %u], "
        "\"shared\": %u, \"stream\": %zu, \"parameters\": [", function->name, function->device, x, y, z, bx, by, bz,
@@ -170,6 +175,7 @@ int cuLaunchKernel(void *handle, unsigned x, unsigned y, unsigned z, unsigned bx
     note("\"");
   }
   note("]}\n");
+  pthread_mutex_unlock(&writing);
   return on_launch ? on_launch(log_text + start) : 0;
 }
 int cuMemAllocAsync(uint64_t *memory, size_t bytes, void *stream) {
