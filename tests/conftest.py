@@ -145,8 +145,8 @@ def storage(database_url: str) -> Iterator[Storage]:
 TESTS = Path(__file__).parent
 LONG = ("worker", "e2e", "browser", "benchmarks")
 """Folders of tests that start processes and wait for searches."""
-WHOLE = "shapewright/torch"
-"""The folder of tests for one process: PyTorch's compiler takes seconds to load, and libraries are kept by workload."""
+OF_TORCH = ("shapewright/torch", "shapewright/models")
+"""Folders of tests for one process: PyTorch's compiler takes seconds to load, and libraries are kept by workload."""
 
 
 def _group(item: pytest.Item) -> str | None:
@@ -155,8 +155,8 @@ def _group(item: pytest.Item) -> str | None:
     if (marker := item.get_closest_marker("together")) is not None:
         return str(marker.args[0])
     place = item.path.relative_to(TESTS)
-    if place.parent.as_posix() == WHOLE:
-        return WHOLE
+    if place.parent.as_posix() in OF_TORCH:
+        return OF_TORCH[0]
     return str(item.path) if place.parts[0] in LONG else None
 
 

@@ -30,7 +30,7 @@ SMALL: dict[str, Any] = {
     "workload": {"op": "dense", "args": {"m": "8*T", "n": 96, "k": 32}},
     "shape_vars": {"T": {"min": 1, "max": 32}},
     "instances": [{"T": 1}, {"T": 7, "weight": 3.0}, {"T": 20}, {"T": 32}],
-    "budget": {"trials": 60},
+    "budget": {"trials": 24},
     "max_kernels": 4,
 }
 

@@ -105,6 +105,7 @@ def test_every_trial_is_another_kernel_on_the_instance_that_suits_it_best() -> N
         assert adaption(task, result.kernel, result.instance.shape) == max(suits)
 
 
+@pytest.mark.soak
 def test_the_search_finds_faster_kernels_than_its_random_start() -> None:
     device = Device()
     search = DietCodeSearch(task_of(), population=256)

@@ -54,6 +54,7 @@ def test_a_cpu_of_another_architecture_is_refused() -> None:
         restricted(other)
 
 
+@pytest.mark.soak
 def test_libraries_say_that_they_are_limited() -> None:
     pytest.importorskip("torch", reason="torch is not installed: pip install 'shapewright[bench]'")
     said = said_under(limits_of(runnable("x86-64-v3")))

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from benchmarks.overhead import VALUES, make_dispatcher
 from tuner.program.target import native
 from tuner.schedule import layout_group
@@ -21,6 +23,7 @@ def test_every_kernel_serves_its_share_of_the_range() -> None:
     assert len({layout_group(dispatcher.task, kernel) for kernel in dispatcher.kernels}) == 1
 
 
+@pytest.mark.soak
 def test_the_document_has_dispatch_and_call_overhead(tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     done = subprocess.run(

@@ -77,6 +77,7 @@ def test_the_summary_tells_held_out_shapes_large_ones_and_regret() -> None:
     assert (summary["trials"], summary["kernels"]) == (7, {"w": 2})
 
 
+@pytest.mark.soak
 def test_with_two_threads_each_contender_has_a_process_of_its_own() -> None:
     pytest.importorskip("torch", reason="torch is not installed: pip install 'shapewright[bench]'")
     task = SearchTask(

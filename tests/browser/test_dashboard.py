@@ -46,6 +46,7 @@ def test_the_figures_of_a_running_search_move_and_it_can_be_cancelled(storage: S
         page.get_by_role("button", name="Resume").wait_for()
 
 
+@pytest.mark.soak
 def test_a_job_that_ends_shows_its_library_without_being_asked_to(storage: Storage, visitor: Visitor) -> None:
     with searching(storage, Tools(pause_s=0.02), budget={"trials": 30}) as job:
         page = visitor.open(f"/jobs/{job.id}")
@@ -54,6 +55,7 @@ def test_a_job_that_ends_shows_its_library_without_being_asked_to(storage: Stora
         assert "the default" in page.locator("#headline").inner_text()
 
 
+@pytest.mark.soak
 def test_the_overview_follows_jobs(storage: Storage, visitor: Visitor) -> None:
     page = visitor.open("/")
     expect(page, ".empty", "No job has been submitted yet.")
@@ -133,6 +135,7 @@ def test_a_job_is_written_checked_and_submitted(storage: Storage, visitor: Visit
     assert (job.name, job.state) == ("written by hand", JobState.WAITING)
 
 
+@pytest.mark.soak
 def test_a_job_is_cloned(storage: Storage, visitor: Visitor) -> None:
     job = submitted(storage, name="the first one")
     page = visitor.open(f"/jobs/{job.id}")
@@ -170,6 +173,7 @@ def test_every_page_fits_its_screen(
         page.close()
 
 
+@pytest.mark.soak
 def test_every_figure_of_a_job_is_drawn(storage: Storage, visitor: Visitor) -> None:
     page = visitor.open(f"/jobs/{searched(storage).id}")
     for name in FIGURES:
@@ -191,6 +195,7 @@ def test_a_point_leads_to_its_kernel(storage: Storage, visitor: Visitor) -> None
     expect(page, "h2", "Schedule")
 
 
+@pytest.mark.soak
 def test_colours_are_chosen_and_kept(storage: Storage, visitor: Visitor) -> None:
     page = visitor.open("/")
     assert page.locator("html").get_attribute("data-theme") == "light"
@@ -211,6 +216,7 @@ def test_the_keyboard_reaches_everything_in_order(storage: Storage, visitor: Vis
     page.wait_for_url(f"**/jobs/{job.id}")
 
 
+@pytest.mark.soak
 def test_who_signs_out_is_out(storage: Storage, visitor: Visitor) -> None:
     page = visitor.open("/")
     page.get_by_role("button", name="Sign out").click()

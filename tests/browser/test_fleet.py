@@ -47,7 +47,7 @@ def rows(page: Page) -> list[str]:
     ("size", "theme"),
     [
         pytest.param(DESK, "light", id="desk-light", marks=pytest.mark.soak),
-        pytest.param(PHONE, "dark", id="phone-dark"),
+        pytest.param(PHONE, "dark", id="phone-dark", marks=pytest.mark.soak),
     ],
 )
 def test_two_hundred_devices_fit_and_are_filtered(
@@ -91,6 +91,7 @@ def test_the_lanes_follow_and_a_device_is_quarantined_and_released(storage: Stor
     page.locator("td .state", has_text="busy").wait_for()
 
 
+@pytest.mark.soak
 def test_the_page_works_without_scripts(storage: Storage, visit: Visit) -> None:
     ids = at_work(storage, 12)
     with serving(storage) as url:

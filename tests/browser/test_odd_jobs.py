@@ -63,7 +63,7 @@ ODD: dict[str, Callable[[Storage], Job]] = {
     "script": lambda storage: searched(storage, name=SCRIPT),
 }
 
-QUICK = ("all-failed", "script")
+QUICK = ("script",)
 """Those of every test run; the soak has the rest."""
 
 
@@ -82,6 +82,7 @@ def test_an_odd_job_has_a_whole_page(storage: Storage, visitor: Visitor, odd: st
     shoot(page, f"odd-{odd}-compare")
 
 
+@pytest.mark.soak
 def test_a_job_of_many_tasks_shows_one_at_a_time(storage: Storage, visitor: Visitor) -> None:
     dense: dict[str, Any] = {"op": "dense", "args": {"m": "8*T", "n": 96, "k": 32}}
     job = searched(storage, workload=..., workloads=[dense, {**dense, "args": {**dense["args"], "n": 64}, "count": 12}])
@@ -93,6 +94,7 @@ def test_a_job_of_many_tasks_shows_one_at_a_time(storage: Storage, visitor: Visi
     drawn(page, "dispatch")
 
 
+@pytest.mark.soak
 def test_a_kernel_that_failed_says_why(storage: Storage, visitor: Visitor) -> None:
     job = searched(storage, Tools(crashes=lambda kernel: kernel["ku"] == 1))
     record = next(record for record in storage.list_trials(job.id) if not record.result.ok)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.together("browser")
 
 
+@pytest.mark.soak
 def test_the_site_is_searched_without_a_network(browser: Browser, tmp_path: Path) -> None:
     site = build_site(tmp_path)
     page = browser.new_page()

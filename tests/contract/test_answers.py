@@ -19,6 +19,7 @@ from schemathesis.specs.openapi.checks import positive_data_acceptance
 from service.app import create_app
 from service.settings import Settings
 from tests.serving import JOB, lease, register_local, store_library
+from tests.shares import chosen
 from tuner.program.job.jobspec import parse_job
 from tuner.program.target import native
 from tuner.storage.sql import Storage
@@ -76,6 +77,7 @@ def check_operation(operation: Any, headers: dict[str, str], known: dict[str, st
     check()
 
 
+@pytest.mark.parametrize("database_url", chosen(["sqlite"], ["sqlite", "postgresql"]), indirect=True)
 def test_every_answer_is_as_documented(app: FastAPI, storage: Storage, known: dict[str, str]) -> None:
     assert ask_everything(app, storage, known, 4) == sum(len(each) for each in app.openapi()["paths"].values())
 

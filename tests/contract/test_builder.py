@@ -86,6 +86,10 @@ def mislinking() -> Link:
     return link
 
 
+locally = pytest.mark.parametrize("make", ["local", pytest.param("ray", marks=pytest.mark.soak)], indirect=True)
+"""An actor is a process, which takes seconds to start."""
+
+
 @pytest.fixture(scope="module", params=["local", "ray"])
 def make(request: pytest.FixtureRequest) -> Make:
     """Makes a builder on so many processes."""
@@ -140,6 +144,7 @@ def test_results_come_in_order_and_failures_touch_no_other_build(builder: Builde
     assert LIMIT_S <= results[5].build_s < time.monotonic() - started
 
 
+@locally
 def test_builds_run_in_other_processes_which_are_replaced_when_old(builder: Builder) -> None:
     results = builder.build(TASK, numbers(*[RIGHT] * (2 * PER_PROCESS + 1)))
     pids = {int(result.binary or b"0") for result in results}
@@ -151,6 +156,7 @@ def test_nothing_to_build_is_no_work(builder: Builder) -> None:
     assert builder.build(TASK, []) == []
 
 
+@locally
 def test_close_ends_the_processes(make: Make) -> None:
     builder = make(1)
     results = builder.build(TASK, numbers(RIGHT))
@@ -177,6 +183,7 @@ def test_a_library_is_compiled_in_another_process(builder: Builder) -> None:
     assert files.manifest["objects"] == [b"object"]
 
 
+@locally
 @pytest.mark.parametrize(
     ("behaviour", "limit_s", "says"),
     [

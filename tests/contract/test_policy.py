@@ -50,6 +50,11 @@ class Search:
 Make = Callable[[SearchTask, int], Search]
 
 
+def some(*names: str) -> pytest.MarkDecorator:
+    """Asks these policies alone in `make test`: several tests ask each, and those that cost little ask all."""
+    return pytest.mark.parametrize("make", chosen(names, POLICIES), indirect=True)
+
+
 @pytest.fixture(params=POLICIES)
 def make(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Make:
     small_models(monkeypatch)
@@ -119,6 +124,7 @@ def test_the_first_round_times_the_default_on_every_instance(make: Make) -> None
     assert timed == set(TASK.instances)
 
 
+@some("annealing", "qlearning", "random")
 def test_the_same_seed_and_results_give_the_same_suggestions(make: Make) -> None:
     one, other = make(TASK, 5), make(TASK, 5)
     for _ in range(3):
@@ -129,6 +135,7 @@ def test_the_same_seed_and_results_give_the_same_suggestions(make: Make) -> None
     assert make(TASK, 6).suggest(30) != make(TASK, 5).suggest(30)
 
 
+@some("droplet", "qlearning", "roller")
 def test_what_is_being_measured_is_not_suggested(make: Make) -> None:
     policy = make(TASK, 0)
     policy.update(answers(policy.suggest(1000)))
@@ -140,6 +147,7 @@ def test_what_is_being_measured_is_not_suggested(make: Make) -> None:
         policy.update(answers([*pending, *following]))
 
 
+@some("annealing", "random", "roller")
 def test_a_kernel_that_failed_is_never_suggested_again(make: Make) -> None:
     failed: set[MicroKernel] = set()
     policy = make(TASK, 0)
@@ -163,6 +171,7 @@ def test_when_everything_fails_nothing_is_tried_twice(make: Make) -> None:
     assert len(tried) == len(set(tried))
 
 
+@some("droplet", "evolutionary", "theory")
 def test_a_policy_is_rebuilt_from_its_results(make: Make) -> None:
     results = searched(make(TASK, 0), 40)
     again = make(TASK, 1)
@@ -175,6 +184,7 @@ def test_a_policy_is_rebuilt_from_its_results(make: Make) -> None:
     assert set_cost([*known, *(result.kernel for result in more)]) <= set_cost(list(known))
 
 
+@some("evolutionary", "roller", "theory")
 def test_a_search_is_no_worse_than_theory(make: Make) -> None:
     policy = make(TASK, 0)
     first = policy.suggest(1000)
@@ -216,7 +226,7 @@ def test_a_policy_reads_the_cost_model_and_never_trains_it(make: Make) -> None:
     assert policy.model.pairs == 0
 
 
-@pytest.mark.parametrize("name", ENDING)
+@pytest.mark.parametrize("name", chosen(["annealing", "droplet", "roller", "theory"], ENDING))
 def test_a_policy_ends_by_itself_when_nothing_helps(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     small_models(monkeypatch)
     task = SearchTask("dense", {"m": 1, "n": 16, "k": 1}, target=TASK.target)

@@ -51,7 +51,7 @@ def microseconds(task: SearchTask, kernel: MicroKernel, shape: Mapping[str, int]
 ALL = ("device", "devices", "on-cores", "simulated", "many-simulated")
 
 
-@pytest.fixture(scope="module", params=chosen(["devices", "simulated", "many-simulated"], ALL))
+@pytest.fixture(scope="module", params=chosen(["devices", "many-simulated"], ALL))
 def runner(request: pytest.FixtureRequest) -> Iterator[Runner]:
     if "simulated" in request.param:
         size = 4 if "many" in request.param else 1

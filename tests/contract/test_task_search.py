@@ -56,8 +56,7 @@ def actors(cluster: Cluster) -> Iterator[SearchActors]:
 
 
 RAY = pytest.param("ray", marks=pytest.mark.soak)
-"""An actor is a process, which takes seconds to start: `make test` asks it what messages alone cannot show."""
-also_on_ray = pytest.mark.parametrize("open_search", ["here", "messages", "ray"], indirect=True)
+"""An actor is a process, which takes seconds to start: `make test` has those of jobs (test_search_actors.py)."""
 
 
 @pytest.fixture(params=["here", "messages", RAY])
@@ -179,7 +178,6 @@ def bed(open_search: OpenSearch) -> Bed:
     return Bed(open_search)
 
 
-@also_on_ray
 def test_what_is_measured_is_recorded_and_a_library_is_made_of_it(bed: Bed) -> None:
     with closing(bed.search()) as search:
         assert search.explore(TRIALS) is EndedBy.TRIALS
@@ -264,7 +262,7 @@ def test_a_library_that_cannot_be_compiled_says_why(bed: Bed) -> None:
 
 
 ERRORS = (LeaseLost("another has it"), StorageUnavailable("the disk is full"))
-BY_MESSAGES = [("ray", ERRORS[0]), *itertools.product(["here", "messages"], ERRORS)]
+BY_MESSAGES = [*itertools.product(["here", "messages"], ERRORS)]
 """An actor's errors are those of its messages."""
 
 
@@ -293,7 +291,6 @@ def test_a_policy_that_nobody_knows_is_refused(bed: Bed) -> None:
     assert raised.value.field == "policy"
 
 
-@also_on_ray
 def test_a_stop_ends_what_is_running(bed: Bed) -> None:
     bed.trial_s = FOREVER_S
     with closing(bed.search()) as search:

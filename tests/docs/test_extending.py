@@ -211,6 +211,7 @@ def test_a_page_says_how_many_files_one_edits(name: str, places: str) -> None:
     assert places == {1: "one file", 2: "two files", 3: "three files"}[len(edited)]
 
 
+@pytest.mark.soak
 def test_no_list_complains_of_what_was_added(tree: Path) -> None:
     lists = ("docs/test_contract.py", "docs/test_tables.py", "test_imports.py", "service/access/test_scopes.py")
     suites = ("tuner/program/catalogue/test_catalogue.py", "tuner/figures/test_odd_searches.py")

@@ -162,4 +162,3 @@ def ready_document(up: Up) -> dict[str, Any]:
             answer: dict[str, Any] = json.loads(text)
             return answer
     raise AssertionError(f"up ended with {up.process.wait(STOP_S)} before it was ready:\n{up.logs()}")
-

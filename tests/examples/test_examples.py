@@ -58,6 +58,7 @@ def test_a_c_program_with_cmake(layer: Path, tmp_path: Path) -> None:
     assert run(tmp_path / "build" / "program", 1, 37, 200).count("largest difference") == 3
 
 
+@pytest.mark.soak
 @pytest.mark.skipif(shutil.which("pkg-config") is None or shutil.which("make") is None, reason="make is not here")
 def test_a_c_program_with_make(layer: Path, tmp_path: Path) -> None:
     shutil.copytree(EXAMPLES / "c_program", tmp_path / "program")

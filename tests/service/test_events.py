@@ -117,9 +117,7 @@ def test_a_stream_taken_up_again_misses_nothing(
     assert len(seen) >= 43
 
 
-def test_nothing_new_about_an_ended_job_is_an_empty_stream(
-    client: httpx.Client, storage: Storage, job_id: str
-) -> None:
+def test_nothing_new_about_an_ended_job_is_an_empty_stream(client: httpx.Client, storage: Storage, job_id: str) -> None:
     run_through(storage, 0)
     last = storage.list_events(job_id)[-1].seq
     with client.stream("GET", f"/v1/jobs/{job_id}/events", params={"after": last}) as response:

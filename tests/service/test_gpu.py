@@ -61,7 +61,9 @@ def job(api: TestClient, storage: Storage, monkeypatch: pytest.MonkeyPatch) -> d
     return found
 
 
-def test_a_job_without_trials_ends_with_libraries_that_lookups_find(api: TestClient, job: dict[str, Any]) -> None:
+def test_a_job_without_trials_ends_with_libraries_that_lookups_find_and_no_page_minds_a_gpu(
+    api: TestClient, job: dict[str, Any]
+) -> None:
     assert (job["state"], job["trials"]) == ("COMPLETED", 0)
     logs = "\n".join(str(line) for line in api.get(f"/v1/jobs/{job['id']}/logs").json()["items"])
     assert "20 of 20 kernels that theory prefers fit the hardware" in logs
@@ -77,9 +79,11 @@ def test_a_job_without_trials_ends_with_libraries_that_lookups_find(api: TestCli
         assert api.get(f"/v1/workloads/{key}/library", params=asked).status_code == 200
         libraries = api.get(f"/v1/workloads/{key}/libraries", params=asked).json()["items"]
         assert [each["job_id"] for each in libraries] == [job["id"]]
+    _all_routes_answer(api, job)
+    _many_questions_name_the_gpu(api, job)
 
 
-def test_no_route_and_no_page_minds_a_gpu(api: TestClient, job: dict[str, Any]) -> None:
+def _all_routes_answer(api: TestClient, job: dict[str, Any]) -> None:
     of_job, key = f"/v1/jobs/{job['id']}", job["workload_keys"][0]
     figures = [each["name"] for each in api.get(f"{of_job}/figures").json()["items"]]
     assert "roofline" in figures
@@ -94,7 +98,7 @@ def test_no_route_and_no_page_minds_a_gpu(api: TestClient, job: dict[str, Any]) 
     assert {route: status for route, status in answers.items() if status != 200} == {}
 
 
-def test_many_questions_name_the_gpu_by_what_it_is(api: TestClient, job: dict[str, Any]) -> None:
+def _many_questions_name_the_gpu(api: TestClient, job: dict[str, Any]) -> None:
     """As an instruction set, or as the product that stands for it; another product has no library."""
     query = {"workload": WORKLOADS[0], "shape": {"T": 37}}
     targets = (A100, {"kind": "cuda", "product": "a100"}, {"kind": "cuda", "product": "a100-80gb"})

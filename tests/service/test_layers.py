@@ -20,7 +20,7 @@ WORKLOADS: list[dict[str, Any]] = [
     {"op": "dense", "args": {"m": "8*T", "n": 96, "k": 32}, "count": 3, "layers": ["encoder.0.<up>", "encoder.1.<up>"]},
     {"op": "dense", "args": {"m": "8*T", "n": 64, "k": 32}},
 ]
-MODEL: dict[str, Any] = {"name": "a small model", "workload": ..., "workloads": WORKLOADS}
+MODEL: dict[str, Any] = {"name": "a small model", "workload": ..., "workloads": WORKLOADS, "budget": {"trials": 40}}
 
 
 def running(storage: Storage, *summaries: SearchSummary | None, **fields: Any) -> Job:

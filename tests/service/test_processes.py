@@ -52,13 +52,14 @@ def eventually(holds: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-def test_one_that_is_killed_is_replaced_and_none_outlives_the_supervisor(
+def test_each_counts_for_all_one_that_is_killed_is_replaced_and_none_outlives_the_supervisor(
     storage: Storage, database: Path, key: str
 ) -> None:
     headers = {"Authorization": f"Bearer {key}"}
     with running(database) as (process, url):
         first = psutil.Process(process.pid).children()
         assert len(first) == 2
+        check_counts(url, headers)
         made = httpx.post(f"{url}/v1/jobs", json=JOB, headers=headers, timeout=30).json()
         first[0].kill()
         first[0].wait(20)
@@ -77,16 +78,20 @@ def test_one_that_is_killed_is_replaced_and_none_outlives_the_supervisor(
         assert left == []
 
 
-def test_each_tells_the_counts_of_all_and_a_signal_ends_them(storage: Storage, database: Path, key: str) -> None:
-    headers = {"Authorization": f"Bearer {key}"}
-    with running(database) as (process, url):
-        # Each connection is of one process, which the system chooses.
-        for _ in range(20):
-            assert httpx.get(f"{url}/v1/workloads", headers=headers, timeout=30).status_code == 200
-        shown = httpx.get(f"{url}/metrics", headers=headers, timeout=30).text
-        counted = [line for line in shown.splitlines() if line.startswith("shapewright_request_seconds_count{")]
-        assert [line.split()[-1] for line in counted if 'route="/v1/workloads"' in line] == ["20.0"]
+def check_counts(url: str, headers: dict[str, str]) -> None:
+    """Each tells those of all."""
+    # Each connection is of one process, which the system chooses.
+    for _ in range(20):
+        assert httpx.get(f"{url}/v1/workloads", headers=headers, timeout=30).status_code == 200
+    shown = httpx.get(f"{url}/metrics", headers=headers, timeout=30).text
+    counted = [line for line in shown.splitlines() if line.startswith("shapewright_request_seconds_count{")]
+    assert [line.split()[-1] for line in counted if 'route="/v1/workloads"' in line] == ["20.0"]
 
+
+@pytest.mark.soak
+def test_a_signal_ends_them(storage: Storage, database: Path) -> None:
+    """`make test` asks it of processes with open streams (test_run.py)."""
+    with running(database) as (process, url):
         children = psutil.Process(process.pid).children()
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 0

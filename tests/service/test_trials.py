@@ -21,7 +21,8 @@ from tuner.storage.sql import Storage
 
 @pytest.fixture
 def job(storage: Storage) -> Job:
-    return searched(storage, Tools(crashes=lambda kernel: int(kernel.id, 16) % 3 == 0))
+    tools = Tools(crashes=lambda kernel: int(kernel.id, 16) % 3 == 0)
+    return searched(storage, tools, budget={"trials": 60})
 
 
 def rows_of(api: TestClient, job: Job, **query: str) -> list[dict[str, str]]:

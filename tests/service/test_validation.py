@@ -46,7 +46,10 @@ def bearer(key: str) -> dict[str, str]:
 
 @pytest.mark.parametrize(
     ("count", "body", "headers"),
-    [(45, SEXAGESIMAL, YAML), (4, INTRICATE, {"Content-Type": "application/json"})],
+    [
+        (45, SEXAGESIMAL, YAML),
+        pytest.param(4, INTRICATE, {"Content-Type": "application/json"}, marks=pytest.mark.soak),
+    ],
     ids=["yaml", "long"],
 )
 def test_others_are_answered_while_many_costly_jobs_are_checked(

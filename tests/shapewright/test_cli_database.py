@@ -104,9 +104,7 @@ def test_what_is_measured_by_now_is_listed_on_demand(shapewright: Shapewright, s
     assert shapewright("db", "remeasure").out == "nothing is stale\n"
 
 
-def test_imported_records_become_a_job_and_foreign_targets_are_named(
-    shapewright: Shapewright, stored: Storage
-) -> None:
+def test_imported_records_become_a_job_and_foreign_targets_are_named(shapewright: Shapewright, stored: Storage) -> None:
     register_local(stored)
     (shared, *_) = [each for each in drawn(0, 9) if each.record.result.ok]
     here = replace(shared, target=native())

@@ -22,7 +22,7 @@ ODD = ("a?b", "?mode=memory&cache=shared", "a%20b", "a%2Fb", "%", "a#b", "a b", 
 FULL = Path("/dev/full")
 
 
-@pytest.mark.parametrize("name", ODD)
+@pytest.mark.parametrize("name", every(2, ODD))
 def test_the_database_lies_in_the_directory_that_was_named(
     name: str, shapewright: Shapewright, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -40,7 +40,7 @@ def test_the_database_lies_in_the_directory_that_was_named(
     assert [key["name"] for key in shapewright("keys", "list", "--json").json] == ["ci"]
 
 
-@pytest.mark.parametrize("name", ODD)
+@pytest.mark.parametrize("name", every(2, ODD, first=1))
 def test_the_records_of_a_directory_are_read_where_it_is(name: str, shapewright: Shapewright, tmp_path: Path) -> None:
     place = tmp_path / "all" / name
     place.mkdir(parents=True)
@@ -110,7 +110,7 @@ LINES = (
 )
 
 
-@pytest.mark.parametrize("line", LINES)
+@pytest.mark.parametrize("line", every(3, LINES))
 def test_a_full_disk_is_an_error_that_says_so(line: tuple[str, ...], data_dir: Path) -> None:
     with FULL.open("wb") as stdout:
         ran = subprocess.run(
@@ -130,7 +130,7 @@ def test_a_full_disk_is_an_error_that_says_so(line: tuple[str, ...], data_dir: P
     assert "defect" not in ran.stderr
 
 
-@pytest.mark.parametrize("closed", every(2, ["2>/dev/full", ">&-", ">&- 2>&-", "2>&-"]))
+@pytest.mark.parametrize("closed", every(4, [">&- 2>&-", "2>/dev/full", ">&-", "2>&-"]))
 def test_a_program_without_streams_does_its_work(closed: str, data_dir: Path) -> None:
     line = f"'{sys.executable}' -m shapewright db upgrade {closed}"
     ran = subprocess.run(line, shell=True, capture_output=True, timeout=60, check=False)

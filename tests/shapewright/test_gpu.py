@@ -17,6 +17,8 @@ from tests.tuner.library.gpu.driven import dense
 from tuner.errors import GpuFailed, InvalidInput, ShapewrightError
 from tuner.library import package as files_of
 
+pytestmark = pytest.mark.together("gpu")
+
 TIMEOUT_S = 200.0
 
 

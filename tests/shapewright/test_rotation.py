@@ -30,10 +30,7 @@ def test_a_large_log_moves_on_and_the_oldest_goes(tmp_path: Path) -> None:
 def test_a_process_goes_on_writing_at_the_new_end(tmp_path: Path) -> None:
     log = tmp_path / "api.log"
     code = (
-        "import sys\n"
-        "for line in sys.stdin:\n"
-        "    print('wrote', line, end='', flush=True)\n"
-        "    sys.stderr.write('.')\n"
+        "import sys\nfor line in sys.stdin:\n    print('wrote', line, end='', flush=True)\n    sys.stderr.write('.')\n"
     )
     with (
         log.open("ab") as out,

@@ -35,6 +35,7 @@ def result(events: list[dict[str, Any]], earlier: set[psutil.Process]) -> sw.Tun
     return sw.tune(TASK, trials=8, seed=1, callbacks=[events.append])
 
 
+@pytest.mark.soak
 def test_a_search_for_an_older_cpu_runs_here_and_keeps_to_its_instructions() -> None:
     target = runnable("x86-64-v3")
     task = sw.SearchTask(sw.ops.dense, {"m": 2 * T, "n": 48, "k": 32}, (T,), target=target.to_json())

@@ -21,10 +21,7 @@ from shapewright.watchdog import marked
 DEADLINE_S = 30.0
 SLEEPER = "import time; time.sleep(300)"
 STUBBORN = (
-    "import signal, time\n"
-    "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-    "print('ready', flush=True)\n"
-    "time.sleep(300)\n"
+    "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('ready', flush=True)\ntime.sleep(300)\n"
 )
 RUNAWAY = (
     "import subprocess, sys, time\n"

@@ -159,7 +159,7 @@ def test_each_target_of_a_job_leads_to_its_own_library(api: TestClient, storage:
 
 def test_numbers_of_a_task_are_its_own(api: TestClient, storage: Storage) -> None:
     workloads = [{"op": "dense", "args": {"m": "8*T", "n": n, "k": 32}} for n in (96, 64)]
-    job = searched(storage, workload=..., workloads=workloads)
+    job = searched(storage, workload=..., workloads=workloads, budget={"trials": 40})
     for row in storage.search_tasks(job.id):
         trials = len(storage.records_of_task(row.id))
         assert f'id="trials">{trials} of' in api.get(f"/jobs/{job.id}?task={row.position}").text

@@ -209,7 +209,7 @@ def test_what_is_written_in_place_is_no_obstacle(is_needless: bool, libraries: P
 
 
 def test_strict_raises_and_otherwise_pytorch_takes_over(libraries: Path, tmp_path: Path) -> None:
-    model, given = Encoder(), words(2, 5)
+    model, given = _Turned().eval(), torch.randn(4, 3, WIDTH)
     with torch.no_grad():
         with pytest.raises(BackendCompilerFailed, match="no library for this workload"):
             compiled(model, tmp_path, strict=True)(given)

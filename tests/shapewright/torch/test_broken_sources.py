@@ -16,7 +16,6 @@ from tests.shapewright.answering import answering
 from tests.shapewright.sources.breaking import FOLDERS, SERVICES, spoiled
 from tests.shapewright.torch.models import WIDTH, close
 from tests.shapewright.unprivileged import run_unprivileged
-from tests.shares import chosen
 
 
 def build(model: nn.Module, sources: list[str | Path]) -> tuple[object, list[str]]:
@@ -58,7 +57,8 @@ PROXY, NONE, UNUSABLE = {"ALL_PROXY": "socks5://h:1"}, {"HOME": ""}, {"HOME": "/
 ENVIRONMENTS = (PROXY | UNUSABLE, PROXY, NONE, UNUSABLE)
 
 
-@pytest.mark.parametrize("environment", chosen(ENVIRONMENTS[:1], ENVIRONMENTS), ids=str)
+@pytest.mark.soak
+@pytest.mark.parametrize("environment", ENVIRONMENTS, ids=str)
 def test_a_user_without_a_home_builds(environment: dict[str, str], libraries: Path, tmp_path: Path) -> None:
     program = (
         "import sys, warnings, torch\n"

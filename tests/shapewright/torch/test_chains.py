@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from shapewright.torch.chain import Chain
 from shapewright.torch.steps import ChainPlan, Made, Step
 from tests.shapewright.torch.models import Encoder, close, words
 from tests.shapewright.torch.replacing import Replacing
-from tests.shares import diagonal
+from tests.shares import chosen
 from tuner.errors import InvalidInput, ShapewrightError
 
 WIDTH = 16
@@ -69,13 +70,18 @@ CASES: dict[str, tuple[Any, list[int]]] = {
 }
 
 
-@pytest.mark.parametrize(("case", "rest"), diagonal(CASES, ["eager", "inductor"], every=2))
-def test_what_is_in_a_row_is_one_call(case: str, rest: str, replacing: Replacing, made: dict[str, Chain]) -> None:
+QUICK = [("all in a row", "eager"), ("one beside", "eager"), ("turned", "eager"), ("the first row", "inductor")]
+"""What is in the chain, goes before it, cuts it in two, and is a view of its values."""
+
+
+@pytest.mark.parametrize("which", chosen(QUICK, itertools.product(CASES, ["eager", "inductor"])), ids="-".join)
+def test_what_is_in_a_row_is_one_call(which: tuple[str, str], replacing: Replacing, made: dict[str, Chain]) -> None:
+    case, rest = which
     between, expected = CASES[case]
     model = Rows(between).eval()
     with torch.no_grad():
         fast = replacing.compiled(model, rest=rest)
-        for rows in (6, 4, 10, 6):
+        for rows in (6, 4, 6):
             x = torch.rand(rows, WIDTH)
             assert close(fast(x), model(x))
     # Where a size has led to another graph, that one has such chains, too.
@@ -104,7 +110,9 @@ def test_a_view_that_nobody_reads_is_no_output(replacing: Replacing, made: dict[
     assert [len(each.plan.outputs) for each in made.values()] == [1]
 
 
-def test_a_model_is_called_as_one_chain_at_every_size(encoder_libraries: Path, made: dict[str, Chain]) -> None:
+def test_a_model_is_called_as_one_chain_at_every_size_and_by_threads_at_once(
+    encoder_libraries: Path, made: dict[str, Chain]
+) -> None:
     model = Encoder().eval()
     fast = torch.compile(model, backend=shapewright, dynamic=True, options={"source": encoder_libraries})
     with torch.no_grad():
@@ -116,11 +124,11 @@ def test_a_model_is_called_as_one_chain_at_every_size(encoder_libraries: Path, m
         # Weights that have changed are packed again.
         model.up.weight.mul_(1.5)
         assert close(fast(ids), model(ids))
+    _call_at_once(model, fast)
 
 
-def test_threads_call_at_once(encoder_libraries: Path) -> None:
-    model = Encoder().eval()
-    fast = torch.compile(model, backend=shapewright, dynamic=True, options={"source": encoder_libraries})
+def _call_at_once(model: Encoder, fast: Any) -> None:
+    """By threads, each in sizes of its own."""
     wrong: list[Any] = []
 
     def call(batch: int) -> None:
@@ -132,8 +140,6 @@ def test_threads_call_at_once(encoder_libraries: Path) -> None:
         except Exception as error:
             wrong.append(error)
 
-    with torch.no_grad():
-        fast(words(2, 4))
     some = [threading.Thread(target=call, args=(batch,)) for batch in (2, 3, 4, 5)]
     for each in some:
         each.start()
@@ -142,7 +148,7 @@ def test_threads_call_at_once(encoder_libraries: Path) -> None:
     assert not wrong
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("dtype", chosen([torch.bfloat16], [torch.bfloat16, torch.float16]))
 def test_chains_of_halves_compute_the_same(dtype: torch.dtype, replacing: Replacing, made: dict[str, Chain]) -> None:
     replacing.check(Rows().eval().to(dtype), torch.rand(6, WIDTH, dtype=dtype), replaced=3)
     assert lengths(made)[-1] >= 2

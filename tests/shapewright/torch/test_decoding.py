@@ -16,7 +16,7 @@ from tests.shapewright.torch.replacing import Replacing, same
 from tests.shares import chosen
 from tuner.errors import InvalidInput
 
-LONGEST, STEPS = 24, 6
+LONGEST, STEPS = 24, 3
 
 
 class Growing:
@@ -76,7 +76,7 @@ def test_prompts_and_single_words_are_two_graphs_that_libraries_compute(
     model = Decoder().eval().requires_grad_(False)
     fast = replacing.compiled(model)
     graphs = []
-    for length in (7, 3, 12):
+    for length in (7, 3):
         prompt = torch.randint(0, WORDS, (2, length))
         same(decoded(fast, prompt, kind(2)), decoded(model, prompt, kind(2)))
         graphs.append(torch._dynamo.utils.counters["stats"]["unique_graphs"])

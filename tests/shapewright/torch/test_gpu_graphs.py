@@ -9,6 +9,8 @@ import pytest
 from tests.shapewright.torch import gpu_graphs
 from tuner.program.target import native
 
+pytestmark = pytest.mark.together("gpu")
+
 TIMEOUT_S = 200.0
 
 

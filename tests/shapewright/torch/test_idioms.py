@@ -19,7 +19,7 @@ from shapewright.torch.backend import shapewright
 from tests.shapewright.libraries import OnDemand
 from tests.shapewright.torch.idioms import IDIOMS, WIDTH, RmsNorm, build, exported
 from tests.shapewright.torch.replacing import Replacing
-from tests.shares import chosen, diagonal
+from tests.shares import chosen
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -92,7 +92,7 @@ def test_sizes_of_one_are_a_graph_of_their_own(name: str, libraries: Callable[[s
             torch.testing.assert_close(fast(*inputs), model(*inputs), rtol=1e-4, atol=1e-4, equal_nan=True)
 
 
-@pytest.mark.parametrize("name", chosen(["scaled"], IDIOMS))
+@pytest.mark.parametrize("name", chosen(["residual"], IDIOMS))
 def test_a_compiled_model_asks_for_what_extract_finds(name: str, built: OnDemand, replacing: Replacing) -> None:
     model = build(name)
     inputs, dims = exported(name)
@@ -123,7 +123,7 @@ def test_models_in_bfloat16_are_replaced_and_as_exact_as_eager(which: tuple[str,
     assert replacing.report.share is not None and replacing.report.share >= 0.95, str(replacing.report)
 
 
-@pytest.mark.parametrize("name", chosen(["squeezed"], IDIOMS))
+@pytest.mark.parametrize("name", chosen(["residual"], IDIOMS))
 def test_a_saved_program_is_replaced_as_the_model_is(name: str, tmp_path: Path, replacing: Replacing) -> None:
     model, (inputs, dims) = build(name), exported(name)
     torch.export.save(torch.export.export(model, inputs, dynamic_shapes=dims), tmp_path / "model.pt2")
@@ -135,7 +135,8 @@ def test_a_saved_program_is_replaced_as_the_model_is(name: str, tmp_path: Path, 
     assert {each.key for each in replacing.report.replaced} == {task.workload.key for task in tasks(name)}
 
 
-@pytest.mark.parametrize(("given", "rest"), diagonal(["none", "words", "keys"], ["eager", "inductor"], every=4))
+@pytest.mark.soak
+@pytest.mark.parametrize(("given", "rest"), itertools.product(["none", "words", "keys"], ["eager", "inductor"]))
 def test_autocast_has_its_say_inside_of_the_fast_path(given: str, rest: str, replacing: Replacing) -> None:
     layer, x = torch.nn.TransformerEncoderLayer(32, 2, 48, batch_first=True).eval(), torch.randn(3, 5, 32)
     masks: dict[str, torch.Tensor] = {}
@@ -155,7 +156,7 @@ def test_a_number_that_goes_on_changing_becomes_an_operand(built: OnDemand, repl
     fast = replacing.compiled(model)
     rows = torch.randn(2, 5, WIDTH)
     with torch.no_grad():
-        for epsilon in (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 2.0):
+        for epsilon in (1e-6, 1e-5, 1e-4, 1e-1, 2.0):
             model.variance_epsilon = epsilon
             torch.testing.assert_close(fast(rows), model(rows), rtol=1e-4, atol=1e-4)
     assert counters["stats"]["unique_graphs"] <= 4
@@ -185,8 +186,8 @@ def test_sizes_that_libraries_fix_are_compiled_anew_and_marked_ones_are_not(
 MASKS = ("none", "words", "keys", "words and keys", "all keys of a sample")
 
 
-LAYERS = [("none", False), ("words", True), ("words and keys", True), ("all keys of a sample", False)]
-"""Each type of mask and each order."""
+LAYERS = [("words", True), ("all keys of a sample", False)]
+"""Both types of masks, and both orders."""
 
 
 @pytest.mark.parametrize("case", chosen(LAYERS, itertools.product(MASKS, [False, True])), ids=str)
@@ -204,7 +205,7 @@ def test_the_fast_path_of_an_encoder_layer_is_taken_apart(case: tuple[str, bool]
         replacing.check(lambda x: layer(x, **given), torch.randn(3, 5, 32), replaced=7)
 
 
-@pytest.mark.parametrize("rest", ["eager", "inductor"])
+@pytest.mark.parametrize("rest", chosen(["inductor"], ["eager", "inductor"]))
 def test_the_fast_path_of_self_attention_is_taken_apart(rest: str, replacing: Replacing) -> None:
     attention = torch.nn.MultiheadAttention(32, 2, batch_first=True).eval()
     given = torch.randn(3, 5, 32)

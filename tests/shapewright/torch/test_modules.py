@@ -24,6 +24,7 @@ from shapewright.torch import tuned_module
 from shapewright.torch.optimizing import SWAPS
 from tests.shapewright.libraries import save_library
 from tests.shapewright.torch.models import HEADS, INNER, WIDTH
+from tests.shares import diagonal
 from tuner.program.language.workload import ShapeVar
 
 Model = Callable[..., Any]
@@ -138,8 +139,7 @@ SILENT = ("strided", "expanded", "empty", "pickled", "transposed")
 """Where libraries may run."""
 
 
-@pytest.mark.parametrize("is_recording", [True, False], ids=["grad", "no_grad"])
-@pytest.mark.parametrize("name", TRANSFORMS)
+@pytest.mark.parametrize(("name", "is_recording"), diagonal(TRANSFORMS, [True, False], every=2))
 def test_the_result_is_pytorchs_and_a_fallback_is_told_once(libraries: Path, name: str, is_recording: bool) -> None:
     model, x = layers(), torch.randn(2, 3, WIDTH)
     tuned, transform = sw.torch.optimize(model, libraries), TRANSFORMS[name]

@@ -19,6 +19,7 @@ from shapewright.loading import load
 from shapewright.torch import native
 from shapewright.torch.arguments import PACE_BYTES
 from tests.shapewright.libraries import SMALL, save_for_two_threads
+from tests.shares import chosen
 
 BEGIN = """
 import os, sys, threading
@@ -93,7 +94,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    "script", [SHARED, FEW, MANY, FORKED], ids=["PyTorch's threads", "a new thread", "many callers", "a fork"]
+    "script",
+    chosen([SHARED + FORKED], [SHARED + FORKED, FEW, MANY]),
+    ids=["PyTorch's threads and a fork", "a new thread", "many callers"],
 )
 def test_loops_run_on_pytorchs_threads_for_any_caller(script: str, folder: Path) -> None:
     command = [sys.executable, "-c", BEGIN + script, str(folder)]

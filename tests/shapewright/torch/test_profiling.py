@@ -15,6 +15,7 @@ from shapewright.torch import profiling
 from shapewright.torch.backend import shapewright
 from shapewright.torch.profiling import Part, Profile
 from tests.shapewright.torch.models import Encoder, words
+from tests.shares import chosen
 from tuner.errors import InvalidInput
 
 
@@ -33,7 +34,7 @@ def calls_of(profile: Profile, word: str) -> list[float]:
     return [each.calls for each in profile.kernels if each.name.startswith(word)]
 
 
-@pytest.mark.parametrize("rest", ["eager", "inductor"])
+@pytest.mark.parametrize("rest", chosen(["eager"], ["eager", "inductor"]))
 def test_a_compiled_model_has_a_profile(rest: str, encoder_libraries: Path) -> None:
     model, report = Sorted().eval(), sw.torch.Report()
     options = {"source": encoder_libraries, "rest": rest, "report": report}

@@ -29,7 +29,7 @@ def held_out(seed: int) -> tuple[list[Observed], list[Observed]]:
     return observed_at(true, noise=0.0)[4:], observed_at(true, noise=0.03, seed=seed)[:4]
 
 
-@pytest.mark.parametrize("seed", every(4, SEEDS))
+@pytest.mark.parametrize("seed", every(8, SEEDS))
 def test_other_layers_are_told_by_rates_that_were_fitted_to_some(seed: int) -> None:
     unseen, seen = held_out(seed)
     before, after = (np.median(errors(unseen, rates)) for rates in (clock_alone(seen, TYPICAL), fitted(seen)))
@@ -37,7 +37,7 @@ def test_other_layers_are_told_by_rates_that_were_fitted_to_some(seed: int) -> N
     assert after < before / 2
 
 
-@pytest.mark.parametrize("threads", [1, 4])
+@pytest.mark.parametrize("threads", every(2, [4, 1]))
 def test_the_clock_and_what_is_asked_of_it_most_come_out_as_they_were(threads: int) -> None:
     true = replace(TYPICAL, clock_hz=2.2e9, l3_bytes=20.0, fork=30_000.0)
     found = fitted(observed_at(true, noise=0.01, threads=threads))
@@ -67,7 +67,7 @@ def test_what_theory_of_products_does_not_read_stays_typical() -> None:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("seed", every(4, SEEDS, first=2))
+@pytest.mark.parametrize("seed", every(8, SEEDS, first=2))
 def test_outliers_and_failures_do_little_harm(seed: int) -> None:
     """One in ten takes three times as long, one in five was not measured."""
     unseen, seen = held_out(seed)
@@ -89,7 +89,7 @@ def test_a_fit_of_few_measurements_stays_near_what_is_typical() -> None:
 
 
 def test_the_same_measurements_give_the_same_rates() -> None:
-    seen = observed_at(perturbed(2))
+    seen = observed_at(perturbed(2))[:3]
     assert fitted(seen) == fitted(seen)
 
 

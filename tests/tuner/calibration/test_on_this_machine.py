@@ -12,6 +12,7 @@ from tuner.measure.roof.levels import sweeps
 from tuner.program.target import native
 
 
+@pytest.mark.soak
 def test_this_machine_is_calibrated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu, "LAYERS", ((64, 96),))
     monkeypatch.setattr(cpu, "SIZES", (7, 16, 48))

@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.fakes import TASK
+from tests.shares import diagonal
 from tests.tuner import strategies
 from tests.tuner.figures.searches import TASKS, finished, library, numpy_times, sampled, searched, told
 from tuner.figures import FIGURES, SearchView, compare, document, figure, kernel_times
@@ -48,8 +49,7 @@ ODD: dict[str, Callable[[], SearchView]] = {
 }
 
 
-@pytest.mark.parametrize("name", FIGURES)
-@pytest.mark.parametrize("odd", ODD)
+@pytest.mark.parametrize(("odd", "name"), diagonal(ODD, FIGURES, every=3))
 def test_there_is_a_figure_whatever_there_is_to_show(odd: str, name: str) -> None:
     result = figure(name, ODD[odd]())
     drawn = result.data or result.layout.annotations

@@ -13,7 +13,7 @@ import pytest
 
 from tests.fakes import TASK, latency_s
 from tests.searching import Bench, known, make_quick, records
-from tests.shares import diagonal, every
+from tests.shares import chosen, diagonal, every
 from tuner.program.job.cache import Cache
 from tuner.program.job.task import SearchTask
 from tuner.program.language.workload import ShapeVar, WorkloadInstance
@@ -69,7 +69,7 @@ def best_after(results: Sequence[MeasureResult]) -> list[float]:
 
 
 # -- what it saves ----------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("policy", every(2, POLICIES))
+@pytest.mark.parametrize("policy", chosen(["evolutionary", "theory"], POLICIES))
 def test_the_second_of_two_equal_jobs_is_as_good_as_the_firsts_end_within_a_tenth(
     first: tuple[list[MeasureResult], float], policy: str
 ) -> None:
@@ -136,7 +136,7 @@ def test_no_more_kernels_are_repeated_than_a_set_and_its_alternatives(
 
 
 # -- what decides, and what does not ----------------------------------------------------------------------------------
-@pytest.mark.parametrize(("policy", "kind"), diagonal(POLICIES, DISQUALIFYING, every=4))
+@pytest.mark.parametrize(("policy", "kind"), diagonal(POLICIES, DISQUALIFYING, every=5))
 def test_a_kernel_that_was_found_wrong_is_not_tried_again(
     first: tuple[list[MeasureResult], float], policy: str, kind: ErrorKind
 ) -> None:
@@ -149,7 +149,7 @@ def test_a_kernel_that_was_found_wrong_is_not_tried_again(
     assert best not in bench.builder.built
 
 
-@pytest.mark.parametrize("kind", sorted(set(ErrorKind) - set(DISQUALIFYING)))
+@pytest.mark.parametrize("kind", every(3, sorted(set(ErrorKind) - set(DISQUALIFYING))))
 def test_a_kernel_that_failed_for_another_reason_is_not_condemned(
     first: tuple[list[MeasureResult], float], kind: ErrorKind
 ) -> None:
@@ -325,7 +325,7 @@ def identities(results: Sequence[MeasureResult]) -> list[tuple[str, str, int]]:
     return [(result.kernel.id, str(result.instance), result.attempt) for result in results]
 
 
-@pytest.mark.parametrize("after", [1, pytest.param(6, marks=pytest.mark.soak), 30])
+@pytest.mark.parametrize("after", every(3, [30, 1, 6]))
 def test_a_search_that_reuses_goes_on_without_loss_or_repetition(
     first: tuple[list[MeasureResult], float], after: int
 ) -> None:

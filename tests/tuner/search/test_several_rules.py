@@ -10,6 +10,7 @@ import pytest
 from tests.fakes import TASK, latency_s
 from tests.rival import Rival, registered
 from tests.searching import Bench, make_quick, records
+from tests.shares import every
 from tuner.library.dispatcher import Dispatcher
 from tuner.program.job.task import SearchTask
 from tuner.schedule import RULES, layout_group
@@ -37,7 +38,7 @@ def rivals_time(factor: float) -> Bench:
     return bench
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", every(3, POLICIES))
 def test_both_rules_are_searched(policy: str) -> None:
     bench = rivals_time(1.0)
     bench.tune(80, policy=policy)
@@ -46,7 +47,7 @@ def test_both_rules_are_searched(policy: str) -> None:
     assert results["x86_contraction"] > 0
 
 
-@pytest.mark.parametrize("slowness", [0.01, 100.0])
+@pytest.mark.parametrize("slowness", [0.01, pytest.param(100.0, marks=pytest.mark.soak)])
 @pytest.mark.parametrize(("factor", "winner"), [(0.05, "rival"), (1000.0, "x86_contraction")])
 def test_the_device_decides_between_rules_whatever_theory_says(factor: float, winner: str, slowness: float) -> None:
     bench = rivals_time(factor)

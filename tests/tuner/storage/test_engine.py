@@ -24,7 +24,9 @@ def test_every_spelling_of_postgresql_means_psycopg(scheme: str) -> None:
     assert url.render_as_string(hide_password=False) == "postgresql+psycopg://ada:pw@db:5433/tuning?sslmode=require"
 
 
-@pytest.mark.parametrize("text", ["", "tuning.db", "mysql://db/x", "sqlite://", "sqlite:///:memory:", "postgresql+asyncpg://x"])
+@pytest.mark.parametrize(
+    "text", ["", "tuning.db", "mysql://db/x", "sqlite://", "sqlite:///:memory:", "postgresql+asyncpg://x"]
+)
 def test_other_databases_are_refused_with_the_form_that_would_do(text: str) -> None:
     with pytest.raises(InvalidInput, match="sqlite:///path") as caught:
         open_storage(text)

@@ -57,7 +57,7 @@ def test_what_is_looked_up_has_an_index(database: Database) -> None:
 
 
 @pytest.mark.parametrize(
-    ("bare_url", "revision"), diagonal(["sqlite", "postgresql"], REVISIONS, every=2), indirect=["bare_url"]
+    ("bare_url", "revision"), diagonal(["sqlite", "postgresql"], REVISIONS, every=4), indirect=["bare_url"]
 )
 def test_every_released_schema_can_be_upgraded_and_used(bare_url: str, revision: str) -> None:
     assert upgrade(bare_url, revision) == revision

@@ -94,7 +94,7 @@ def run(storage: Storage, bed: Timed, seconds: float, tasks: int = 4) -> float:
     return bed.clock() - began_s
 
 
-@pytest.mark.parametrize("open_s", [0.0, 3.0])
+@pytest.mark.parametrize("open_s", [3.0, pytest.param(0.0, marks=pytest.mark.soak)])
 def test_four_searches_share_the_seconds_of_a_job(storage: Storage, open_s: float) -> None:
     bed = Timed(open_s)
     assert run(storage, bed, 100.0) <= 103.0
@@ -132,7 +132,7 @@ def test_a_job_that_has_no_time_for_anything_ends_with_libraries(storage: Storag
     assert bed.clock() <= 1000 + 4 * 10 + 4 * bed.library_s + 5
 
 
-@pytest.mark.parametrize("tasks", [1, 4])
+@pytest.mark.parametrize("tasks", [4, pytest.param(1, marks=pytest.mark.soak)])
 def test_seconds_that_are_lost_with_a_device_count_once(storage: Storage, tasks: int) -> None:
     """Of a job that ran on several devices before, whose wall time counts."""
     bed, losses = Timed(), [DeviceLost("gone")]

@@ -87,6 +87,7 @@ print(json.dumps({**answer, "gone": not Path(made).exists()}), flush=True)
 """
 
 
+@pytest.mark.soak
 def test_what_a_build_leaves_in_its_temporary_folder_goes_with_the_cluster(tmp_path: Path) -> None:
     command = [sys.executable, "-c", OWN, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)

@@ -104,10 +104,10 @@ def test_a_throttled_device_should_rest_and_stays_in_the_count(
 
 
 # -- a server that is none of ours ------------------------------------------------------------------------------------
-@pytest.fixture
-def stranger(tmp_path: Path) -> Iterator[tuple[str, int]]:
+@pytest.fixture(scope="module")
+def stranger(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, int]]:
     """The address of a tracker whose one server is TVM's own, without the functions of a device."""
-    with start_tracker(data_dir=tmp_path) as tracker:
+    with start_tracker(data_dir=tmp_path_factory.mktemp("stranger")) as tracker:
         address = ("127.0.0.1", tracker.port)
         server = rpc.Server("127.0.0.1", port=9600, port_end=9700, tracker_addr=address, key="local", silent=True)
         wait_for(lambda: Tracker(*address).free("local") == 1)

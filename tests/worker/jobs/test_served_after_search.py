@@ -87,6 +87,5 @@ def test_a_second_model_searches_what_is_new_and_keeps_what_is_served(storage: S
     assert kept[0] == digest_of(storage, first)
     said = [event.data["message"] for event in storage.list_events(second.id) if event.kind == "log"]
     assert said[0] == (
-        "2 workloads in 16 trials: 1 will not be searched; 128 trials recommended; "
-        "1 known from earlier jobs"
+        "2 workloads in 16 trials: 1 will not be searched; 128 trials recommended; 1 known from earlier jobs"
     )

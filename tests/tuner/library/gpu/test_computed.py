@@ -15,6 +15,8 @@ from tests.gpus import process_with_gpus
 from tests.shares import every
 from tests.tuner.library.gpu import computing
 
+pytestmark = pytest.mark.together("gpu")
+
 TIMEOUT_S = 600.0
 REASON = "triton is not installed (the extra gpu; a gigabyte): launches are not interpreted"
 TITLES = list(enumerate((rule, title) for rule, samples in SAMPLES.items() for title in samples))

@@ -14,11 +14,13 @@ from tests.contract.rule_samples import SAMPLES
 from tests.shares import every
 from tests.tuner.library.gpu import launching
 
+pytestmark = pytest.mark.together("gpu")
+
 TIMEOUT_S = 200.0
 TITLES = list(enumerate((rule, title) for rule, samples in SAMPLES.items() for title in samples))
 
 
-@pytest.mark.parametrize("sample", every(12, TITLES), ids=lambda sample: "-".join(sample[1]))
+@pytest.mark.parametrize("sample", every(24, TITLES), ids=lambda sample: "-".join(sample[1]))
 def test_a_call_launches_what_run_of_its_module_does(gpu: ProcessPoolExecutor, sample: Any) -> None:
     number, (rule, title) = sample
     assert gpu.submit(launching.sample_differences, rule, title, number, 5).result(TIMEOUT_S) == []

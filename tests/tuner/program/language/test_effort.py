@@ -89,9 +89,7 @@ COSTLY: dict[str, dict[str, Any]] = {
         "instances": [{name: 1 + (n >> place) % 2 for place, name in enumerate(EIGHT)} for n in range(256)],
     },
     "long programs": {
-        "workloads": [
-            {"program": f"out[m, n] = {READS}", "extents": {"m": "T", "n": 64 + n}} for n in range(30)
-        ],
+        "workloads": [{"program": f"out[m, n] = {READS}", "extents": {"m": "T", "n": 64 + n}} for n in range(30)],
         "shape_vars": {"T": {"min": 1, "max": 128}},
     },
     "reads that only the range can prove": {
