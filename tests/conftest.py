@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 # Workers that tests start must not measure their devices for half a minute first; tests of that turn it on.
 os.environ["SHAPEWRIGHT_CALIBRATION"] = "off"
 
-# How long an example takes says more about the machine than about the code.
-settings.register_profile("tests", deadline=None)
+# How long an example takes says more about the machine than about the code. Each run draws others.
+settings.register_profile("tests", deadline=None, max_examples=50)
 settings.load_profile("tests")
 
 

@@ -340,6 +340,29 @@ FAULTS = (
         "library/gpu/test_launching.py",
         "stream",
     ),
+    Fault(
+        "code: the last accumulators of a row are left out",
+        "tuner/schedule/**/reading.py",
+        "for number in range(count // 2):",
+        "for number in range(max(count // 2 - 1, 1)):",
+        "rows/test_kernels.py",
+        "dynamic_rows",
+    ),
+    Fault(
+        "service: a process that died is not started again",
+        "service/processes.py",
+        "if now >= self._due:",
+        "if now >= self._due + 1e9:",
+        "service/test_processes.py",
+        "replaced",
+    ),
+    Fault(
+        "rows: a device that cannot be read takes the others with it",
+        "tuner/storage/**/devices.py",
+        'return tuple(readable("device", device_of, rows))',
+        "return tuple(map(device_of, rows))",
+        "service/test_unreadable_rows.py",
+    ),
 )
 
 

@@ -83,6 +83,7 @@ def test_the_layers_of_a_model_are_followed_to_the_end(storage: Storage, visitor
         assert page.locator(".model tbody tr").count() == 2
 
 
+@pytest.mark.soak
 def test_a_page_outlives_the_service(sqlite_url: str, visit: Visit) -> None:
     with closing(open_storage(sqlite_url)) as storage:
         register_local(storage)
@@ -183,6 +184,7 @@ def test_every_figure_of_a_job_is_drawn(storage: Storage, visitor: Visitor) -> N
         assert page.locator(f"#figure-{name} {drawing}").count() > 0
 
 
+@pytest.mark.soak
 def test_a_point_leads_to_its_kernel(storage: Storage, visitor: Visitor) -> None:
     job = searched(storage)
     page = visitor.open(f"/jobs/{job.id}")
@@ -206,6 +208,7 @@ def test_colours_are_chosen_and_kept(storage: Storage, visitor: Visitor) -> None
     assert page.locator("html").get_attribute("data-theme") == "dark"
 
 
+@pytest.mark.soak
 def test_the_keyboard_reaches_everything_in_order(storage: Storage, visitor: Visitor) -> None:
     job = searched(storage)
     page = visitor.open("/")

@@ -12,12 +12,11 @@ from tests.browser.pages import TWO_VARS
 from tests.browser.test_dashboard import expect
 from tests.searched import Tools, searched, submitted
 from tests.serving import lease
-from tests.shares import chosen
 from tuner.figures import FIGURES
 from tuner.storage import Job, JobState, NewEvent
 from tuner.storage.sql import Storage
 
-pytestmark = pytest.mark.together("browser")
+pytestmark = [pytest.mark.together("browser"), pytest.mark.soak]
 THREE_VARS = {
     "workload": {"op": "batch_matmul_nt", "args": {"b": "A", "m": "B", "n": "8*C", "k": 64}},
     "shape_vars": {"A": {"min": 1, "max": 4}, "B": {"min": 1, "max": 8}, "C": {"min": 1, "max": 4}},
@@ -63,11 +62,8 @@ ODD: dict[str, Callable[[Storage], Job]] = {
     "script": lambda storage: searched(storage, name=SCRIPT),
 }
 
-QUICK = ("script",)
-"""Those of every test run; the soak has the rest."""
 
-
-@pytest.mark.parametrize("odd", [pytest.param(odd, marks=() if odd in QUICK else pytest.mark.soak) for odd in ODD])
+@pytest.mark.parametrize("odd", ODD)
 def test_an_odd_job_has_a_whole_page(storage: Storage, visitor: Visitor, odd: str) -> None:
     job = ODD[odd](storage)
     page = visitor.open(f"/jobs/{job.id}")
@@ -82,7 +78,6 @@ def test_an_odd_job_has_a_whole_page(storage: Storage, visitor: Visitor, odd: st
     shoot(page, f"odd-{odd}-compare")
 
 
-@pytest.mark.soak
 def test_a_job_of_many_tasks_shows_one_at_a_time(storage: Storage, visitor: Visitor) -> None:
     dense: dict[str, Any] = {"op": "dense", "args": {"m": "8*T", "n": 96, "k": 32}}
     job = searched(storage, workload=..., workloads=[dense, {**dense, "args": {**dense["args"], "n": 64}, "count": 12}])
@@ -94,7 +89,6 @@ def test_a_job_of_many_tasks_shows_one_at_a_time(storage: Storage, visitor: Visi
     drawn(page, "dispatch")
 
 
-@pytest.mark.soak
 def test_a_kernel_that_failed_says_why(storage: Storage, visitor: Visitor) -> None:
     job = searched(storage, Tools(crashes=lambda kernel: kernel["ku"] == 1))
     record = next(record for record in storage.list_trials(job.id) if not record.result.ok)
@@ -103,11 +97,7 @@ def test_a_kernel_that_failed_says_why(storage: Storage, visitor: Visitor) -> No
 
 
 @pytest.mark.parametrize(
-    "path",
-    chosen(
-        ["/jobs/job-none/kernels/abc"],
-        ["/jobs/job-none", "/jobs/job-none/kernels/abc", "/workloads/dense-none", "/no/such/page"],
-    ),
+    "path", ["/jobs/job-none", "/jobs/job-none/kernels/abc", "/workloads/dense-none", "/no/such/page"]
 )
 def test_what_is_not_there_is_told_on_a_page(visitor: Visitor, path: str) -> None:
     visitor.expected = ("404",)

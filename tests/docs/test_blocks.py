@@ -23,6 +23,7 @@ from tests.command_lines import parse
 from tests.docs.pages import DOCS, PAGES, ROOT, Block, blocks, blocks_of, name_of
 from tests.docs.scenes import SCENES, first_job_of, without_search
 from tests.docs.test_extending import FOLLOWED, page_of
+from tests.searching import quick_policies
 from tuner.program.job.build import workload_from_json
 from tuner.program.job.jobspec import parse_job
 from tuner.program.language.program import Program
@@ -52,6 +53,7 @@ def test_every_block_of_python_is_run_or_says_why_not() -> None:
 def test_python_of_the_how_to_pages_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SHAPEWRIGHT_DATA_DIR", str(tmp_path / "data"))
+    quick_policies(monkeypatch)
     own = [block for block in blocks(DOCS / page) if block.language == "python"]
     assert own
     with SCENES[page]() as names:

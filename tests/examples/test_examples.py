@@ -33,6 +33,7 @@ def run(*line: object, timeout: float = RUN_S, **environment: str) -> str:
     return done.stdout
 
 
+@pytest.mark.soak
 def test_a_program_of_ones_own(tmp_path: Path) -> None:
     line = (sys.executable, "-m", "examples.own_program", "--width", 65, "--rows", 9, "--trials", 2)
     printed = run(*line, SHAPEWRIGHT_DATA_DIR=str(tmp_path))

@@ -21,6 +21,7 @@ from service.run import PortInUse, bind, serve
 from tests.contract.test_storage_sharing import drawn
 from tests.measuring import wait_for
 from tests.serving import JOB
+from tests.shares import chosen
 from tuner.program.job.jobspec import parse_job
 from tuner.program.target import native
 from tuner.storage.jsonl import write_records
@@ -54,7 +55,7 @@ def test_an_address_that_is_not_ours_is_refused(host: str, port: int) -> None:
         bind(host, port)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", chosen([signal.SIGTERM], [signal.SIGINT, signal.SIGTERM]))
 def test_a_signal_ends_it_with_streams_open(storage: Storage, database: Path, key: str, number: signal.Signals) -> None:
     """It returns to its caller, which can close what it opened; the port is free again; streams end whole."""
     job, _ = storage.create_job(parse_job(JOB).on(native()))

@@ -52,8 +52,8 @@ class Clock:
 
 @pytest.fixture
 def rough(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rates after two steps: for tests of what is around their fit."""
-    monkeypatch.setattr(fit, "STEPS", 2)
+    """Rates after one step: for tests of what is around their fit."""
+    monkeypatch.setattr(fit, "STEPS", 1)
 
 
 @pytest.fixture
@@ -133,7 +133,8 @@ def test_too_little_is_no_calibration_and_the_log_says_why(caplog: pytest.LogCap
 
 
 @pytest.mark.usefixtures("rough")
-def test_kernels_that_fail_are_left_out() -> None:
+def test_kernels_that_fail_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fit, "STEPS", 2)
     runner = Runner(fleet_at(perturbed(5), faults=Faults(crashing=0.2, wrong=0.1)))
     found = calibrate(TARGET, 1, builder=SimulatedBuilder(), runner=runner)
     assert found is not None

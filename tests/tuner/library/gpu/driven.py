@@ -9,6 +9,7 @@ import ctypes
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,15 @@ def build(
     workload: Workload, choices: Sequence[Choices], tree: Tree | None = None, targets: Sequence[str] = (TARGET,),
 ) -> tuple[list[Module], LibraryFiles]:  # fmt: skip
     """The modules of some micro-kernels, and a library of them that the stand-in runs."""
+    modules, files = _built(workload, tuple(choices), tree, tuple(targets))
+    return list(modules), files
+
+
+@cache
+def _built(
+    workload: Workload, choices: tuple[Choices, ...], tree: Tree | None, targets: tuple[str, ...]
+) -> tuple[list[Module], LibraryFiles]:
+    """Most tests ask for one of a few libraries."""
     modules = [emit(workload, each) for each in choices]
     kernels = tuple(MicroKernel("gpu", 1, (("number", number),)) for number in range(len(choices)))
     dispatcher = Dispatcher(task_of(workload), kernels, 0, tree or Leaf(0))
