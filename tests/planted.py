@@ -290,7 +290,7 @@ FAULTS = (
         "resource.RLIMIT_NOFILE: OPEN_FILES,",
         "",
         "sandbox/test_confinement.py",
-        "too_much",
+        "open_files",
     ),
     Fault(
         "messages: what a search raises arrives as another error",

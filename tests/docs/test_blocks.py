@@ -24,6 +24,7 @@ from tests.docs.pages import DOCS, PAGES, ROOT, Block, blocks, blocks_of, name_o
 from tests.docs.scenes import SCENES, first_job_of, without_search
 from tests.docs.test_extending import FOLLOWED, page_of
 from tests.searching import quick_policies
+from tests.shares import chosen
 from tuner.program.job.build import workload_from_json
 from tuner.program.job.jobspec import parse_job
 from tuner.program.language.program import Program
@@ -35,6 +36,8 @@ HELD = ("libs.lock", "all.snapshot", "tuned", "libs/qkv", "new", "qkv", "records
 """Files and directories that command lines of the pages read."""
 ELSEWHERE = {"docker", "kubectl", "cmake", "export", "curl"}
 """Commands of other programs: their lines are parsed by the shell alone, but for the addresses of curl."""
+QUICK_SCENES = [f"howto/{name}.md" for name in ("build", "pull-a-library", "submit-a-program", "figures", "pytorch")]
+"""The other pages build libraries of what theory chooses for a model, in seconds each."""
 
 
 def test_every_block_has_a_language_that_a_test_checks_or_that_is_only_shown() -> None:
@@ -49,7 +52,7 @@ def test_every_block_of_python_is_run_or_says_why_not() -> None:
         compile(block.text, str(block), "exec")
 
 
-@pytest.mark.parametrize("page", SCENES)
+@pytest.mark.parametrize("page", chosen(QUICK_SCENES, SCENES))
 def test_python_of_the_how_to_pages_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SHAPEWRIGHT_DATA_DIR", str(tmp_path / "data"))

@@ -22,6 +22,7 @@ from tests.shapewright.models.checking import (
     reference,
     values_of,
 )
+from tests.shares import every
 from tuner.program.job.build import make_workload
 
 ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
@@ -42,7 +43,7 @@ ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", ACTIVATIONS)
+@pytest.mark.parametrize("name", every(2, ACTIVATIONS))
 def test_activations_are_fused(name: str) -> None:
     found = lifted(lambda layer, x: ACTIVATIONS[name](layer(x)), torch.randn(3, 16), layers=(nn.Linear(16, 8),))
     assert labels(found) == [f"dense + bias + {name}"]
@@ -86,7 +87,7 @@ OF_FEW_KEYS: dict[str, Callable[..., Any]] = {
 }
 
 
-@pytest.mark.parametrize("way", OF_FEW_KEYS)
+@pytest.mark.parametrize("way", every(2, OF_FEW_KEYS))
 def test_where_there_is_no_key_rows_are_zero(way: str) -> None:
     def given(count: int) -> tuple[Any, ...]:
         mask = torch.randn(5, count)

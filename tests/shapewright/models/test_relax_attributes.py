@@ -14,6 +14,7 @@ from shapewright.models.lifted import LiftedOp, Lifting, unviewed
 from shapewright.models.lifting import lift_graph
 from shapewright.models.relax_model import Read, read_function
 from tests.shapewright.models.checking import TARGET
+from tests.shares import every
 from tuner.program.reference import compute
 
 OP, NN = relax.op, relax.op.nn
@@ -124,7 +125,7 @@ CASES: dict[str, Case] = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", every(2, CASES))
 def test_an_attribute_is_read_or_refused(name: str) -> None:
     call, shapes, is_lifted = CASES[name]
     module = function_of(call, shapes, "float32")

@@ -205,7 +205,7 @@ def test_the_fast_path_of_an_encoder_layer_is_taken_apart(case: tuple[str, bool]
         replacing.check(lambda x: layer(x, **given), torch.randn(3, 5, 32), replaced=7)
 
 
-@pytest.mark.parametrize("rest", chosen(["inductor"], ["eager", "inductor"]))
+@pytest.mark.parametrize("rest", chosen(["eager"], ["eager", "inductor"]))
 def test_the_fast_path_of_self_attention_is_taken_apart(rest: str, replacing: Replacing) -> None:
     attention = torch.nn.MultiheadAttention(32, 2, batch_first=True).eval()
     given = torch.randn(3, 5, 32)

@@ -34,6 +34,7 @@ from tuner.measure.sandbox.confinement import (
     DEFAULT_LIMITS,
     FOLDER_BYTES,
     NOT_CONFINED,
+    OPEN_FILES,
     Limits,
     check,
     clean_environment,
@@ -199,6 +200,14 @@ def test_nothing_that_a_measurement_needs_is_changed(device: Device, runner: Rpc
     assert (bound["NoNewPrivs"], bound["Seccomp"]) == ("1", "2")
     limits = Path(f"/proc/{session.pid}/limits").read_text()
     assert re.search(r"Max core file size +0 +0 ", limits)
+
+
+def test_open_files_are_bounded_below_what_the_system_bounds(device: Device, runner: RpcRunner) -> None:
+    """Where the system allows few, a candidate that opens all of them ends as soon."""
+    runner.run(TASK, [request()])
+    (session,) = psutil.Process(device.pid).children()
+    limits = Path(f"/proc/{session.pid}/limits").read_text()
+    assert re.search(rf"Max open files +{OPEN_FILES} +{OPEN_FILES} ", limits)
 
 
 def test_candidates_run_as_the_user_that_was_named(device: Device, runner: RpcRunner) -> None:

@@ -3,6 +3,7 @@ and right."""
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.compiled import built_problems
-from tests.shares import diagonal, shares
+from tests.shares import chosen, shares, spread
 from tests.tuner.schedule.own.matrix_unit import MADE_UP
 from tuner.program.job.build import workload_from_json
 from tuner.program.job.task import SearchTask
@@ -56,7 +57,11 @@ def kernels_of(task: SearchTask) -> list[MicroKernel]:
     return list(found.values())[:KERNELS]
 
 
-@pytest.mark.parametrize(("name", "threads"), diagonal(WORKLOADS, [1, 2], every=4))
+QUICK = [("dense", 2), ("convolution", 1), ("experts", 1)]
+"""A kernel of each rule."""
+
+
+@pytest.mark.parametrize(("name", "threads"), spread(chosen(QUICK, itertools.product(WORKLOADS, [1, 2]))))
 @shares(KERNELS)
 def test_every_product_is_right_in_it(share: int, name: str, threads: int) -> None:
     task = task_of(name, threads)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.compiled import assembly, built_problems, innermost_loops, shortest
-from tests.shares import diagonal
+from tests.shares import chosen, diagonal
 from tests.tuner.schedule.product.emulated_amx import emulated
 from tuner.errors import IllegalKernel
 from tuner.program.job.build import workload_from_json
@@ -82,7 +82,7 @@ def words(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> in
 
 
 @pytest.mark.parametrize(
-    ("words", "name", "threads"), diagonal(["pairs", "tiles"], WORKLOADS, [1, 2], every=6), indirect=["words"]
+    ("words", "name", "threads"), diagonal(["pairs", "tiles"], WORKLOADS, [1, 2], every=7), indirect=["words"]
 )
 def test_kernels_are_right(words: int, name: str, threads: int) -> None:
     task = task_of(WORKLOADS[name], threads=threads)
@@ -92,7 +92,7 @@ def test_kernels_are_right(words: int, name: str, threads: int) -> None:
     assert built_problems(task, kernel, sizes) == []
 
 
-@pytest.mark.parametrize("words", ["pairs", "tiles"], indirect=True)
+@pytest.mark.parametrize("words", chosen(["tiles"], ["pairs", "tiles"]), indirect=True)
 def test_parts_of_k_are_cut_where_groups_end(words: int, monkeypatch: pytest.MonkeyPatch) -> None:
     task = task_of(int4(1664, 128), threads=2)
     kernel = kernel_of(task, words, tb=1, tn=1, split_k=2)
