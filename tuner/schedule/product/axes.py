@@ -154,7 +154,7 @@ def canonicalised(values: Mapping[str, int], product: Product, atoms: Mapping[in
         is_wide = pack == product.pack_of_dots or values["nv"] == 1 or is_ragged
         values = {**values, "panel": canonical_panel(is_wide)}
     if atom.unit is not None and not is_in_place and pack != product.pack_of_dots:
-        return {**values, **_of_unit(values, atom, constant)}
+        return {**values, **of_unit(values, atom, product)}
     canonical = {**values, **{name: value for name, value, _ in _forced(values, product, atom)}}
     is_dots = pack == product.pack_of_dots
     if "group" in canonical and (is_in_place or atom.unit is not None) and not (is_dots and atom.is_along_k):
@@ -193,12 +193,15 @@ def _forced(values: Mapping[str, int], product: Product, atom: Atom) -> Iterator
             yield name, value, f"pack={pack} reads both operands along k: needs {name}={value}, got {{{name}}}"
 
 
-def _of_unit(values: Mapping[str, int], atom: Atom, constant: bool) -> dict[str, int]:
-    """What a kernel has that multiplies by a matrix unit: whole tiles, operands that are packed, and a row of the next
-    panel at least for each multiplication, if it asks for any."""
+def of_unit(values: Mapping[str, int], atom: Atom, product: Product) -> dict[str, int]:
+    """What a kernel has that multiplies by a matrix unit: whole tiles, operands that are packed or lie as if they were,
+    and a row of the next panel at least for each multiplication, if it asks for any."""
     rows = max(values["mr"] // atom.rows, 1) * atom.rows
     tail = values["tail"] if rows > atom.rows else 0
-    supply = {"rows": ROWS_PACKED, "pack": values["pack"] if constant else AT_ONCE}
+    supply = {
+        "rows": ROWS_IN_PLACE if product.left.lies_in_words else ROWS_PACKED,
+        "pack": values["pack"] if product.right.is_packed_ahead else AT_ONCE,
+    }
     ahead = min(values["ahead"], atom.steps)
     return {"mr": rows, "tail": tail, "ahead": ahead, **dict.fromkeys(("near", "fetch", "edge"), 0), "ku": 1, **supply}
 
@@ -210,7 +213,7 @@ def check(
     the code is written."""
     values, atom, constant = dict(kernel.values), atom_of(kernel, atoms), product.right.is_packed_ahead
     if atom.unit is not None:
-        _check_unit(values, atom, constant, hardware)
+        _check_unit(values, atom, product, hardware)
     else:
         _check_size(kernel, hardware, copies)
         if "k" in product.dynamic:
@@ -231,8 +234,8 @@ def check(
         raise IllegalKernel(f"tb={values['tb']} tn={values['tn']}{split} do not divide {threads} threads")
 
 
-def _check_unit(values: Mapping[str, int], atom: Atom, constant: bool, hardware: Hardware) -> None:
-    for name, value in _of_unit(values, atom, constant).items():
+def _check_unit(values: Mapping[str, int], atom: Atom, product: Product, hardware: Hardware) -> None:
+    for name, value in of_unit(values, atom, product).items():
         if values[name] != value:
             raise IllegalKernel(f"{atom.name} needs {name}={value}, got {values[name]}")
     *_, need = registers_of(atom, hardware.lanes(), values["mr"], values["nv"])

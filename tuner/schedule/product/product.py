@@ -21,6 +21,7 @@ from tuner.program.target import Hardware
 from tuner.schedule.loops.estimates import Floats
 from tuner.schedule.product.atom import Atom
 from tuner.schedule.product.axes import AT_ONCE, BY_BLOCK, TOTAL_BYTES
+from tuner.schedule.product.readers import RowReader
 from tuner.schedule.rule import Extents
 from tuner.schedule.tir import I, TirExpr, i64, tirx
 from tuner.schedule.vector.dtypes import vector_type
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from tuner.schedule.loops.shares import Share
     from tuner.schedule.product.context import Chunk, EmitContext, Panel
     from tuner.schedule.product.estimate import Estimate
-    from tuner.schedule.product.readers import Extent, PackedRows, PackedSlice, PanelSource, RowReader
+    from tuner.schedule.product.readers import Extent, PackedRows, PackedSlice, PanelSource
 
 
 DTYPE = "float32"
@@ -96,10 +97,16 @@ class Left:
     is_packed_ahead: bool
     packs_elements: ClassVar[bool] = False
     """Whether rows that are packed at the call are the elements of words, and not these."""
+    lies_in_words: ClassVar[bool] = False
+    """Whether rows lie as if they were packed, with room for whole multiplications of a matrix unit."""
 
     def row(self, context: EmitContext, row: TirExpr) -> Place:
         """A row, along k, where rows are read as they lie."""
         raise NotImplementedError(f"{type(self).__name__} are read where they are packed")
+
+    def reader(self, context: EmitContext, extent: Extent, chunk: Chunk) -> RowReader:
+        """What reads the rows of a block as they lie."""
+        return RowReader()
 
     def room(self, context: EmitContext, rows: int, steps: TirExpr) -> AbstractContextManager[TirExpr]:
         """Memory for so many rows of so many steps that are packed at the call. Rows start a cache line and more apart

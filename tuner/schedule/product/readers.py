@@ -97,7 +97,7 @@ def row_source(context: EmitContext, longest: TirExpr) -> Iterator[RowSource]:
     elif rows == IN_IMAGE:
         yield partial(_in_image, context)
     else:
-        yield lambda extent: nullcontext(lambda chunk: RowReader())
+        yield lambda extent: nullcontext(partial(context.left.reader, context, extent))
 
 
 def _packed(context: EmitContext, buffer: TirExpr, extent: Extent, chunk: Chunk) -> RowReader:

@@ -4,14 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from tuner.program.language.expr import Axis, Read
 from tuner.program.language.workload import Workload
 from tuner.schedule.layout import PackLayout
-from tuner.schedule.product.context import EmitContext, by_role
+from tuner.schedule.loops.estimates import Floats
+from tuner.schedule.product.context import Chunk, EmitContext, by_role
 from tuner.schedule.product.match.factors import Factors
-from tuner.schedule.product.product import Left, Place, Result, Right
-from tuner.schedule.tir import TirExpr
+from tuner.schedule.product.product import Left, Place, Result, Right, ceil_div
+from tuner.schedule.product.readers import Extent, PackedRows, RowReader
+from tuner.schedule.tir import I, TirExpr, i64, tirx
+from tuner.schedule.vector.arithmetic import bound
+from tuner.schedule.vector.dtypes import constant
+
+if TYPE_CHECKING:
+    from tuner.schedule.product.estimate import Estimate
 
 
 @dataclass(frozen=True)
@@ -24,6 +34,38 @@ class MatrixRows(Left):
 
     def row(self, context: EmitContext, row: TirExpr) -> Place:
         return context.buffers[self.tensor], (*_batch(context), row)
+
+
+@dataclass(frozen=True)
+class KeptRows(MatrixRows):
+    """Rows that the call itself keeps in memory of its own, as the elements of words. There is room for whole
+    multiplications, behind a row and behind the rows."""
+
+    lies_in_words = True
+
+    def reader(self, context: EmitContext, extent: Extent, chunk: Chunk) -> RowReader:
+        atom = context.words.atom
+        if atom.group == 1:
+            return RowReader()
+        first, count = extent()
+        buffer, begin = context.buffers[self.tensor], I.Bind(chunk.first * i64(atom.group))
+        if context.ragged_k is not None or context.surplus(chunk):
+            end = tirx.min(begin + chunk.length * i64(atom.group), context.depth)
+            whole = begin + ceil_div(chunk.length, atom.steps) * i64(atom.depth)
+            with I.serial(i64(0), count) as r, I.serial(end, whole) as p:
+                I.buffer_store(buffer, constant(0, str(buffer.dtype), 1), [first + r, p])
+        if atom.unit is None:
+            return RowReader()
+        # From the first row and step on.
+        before = buffer.elem_offset + first * buffer.shape[-1] + begin
+        own = I.decl_buffer(tuple(buffer.shape), buffer.dtype, data=buffer.data, elem_offset=bound(before))
+        return PackedRows(own, first)
+
+    def word_elements(self, context: EmitContext) -> int:
+        return context.words.atom.group
+
+    def row_stride(self, of: Estimate) -> Floats:
+        return np.where(of.words.is_unit, 0.0, super().row_stride(of))
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ Or all rows at a time (``whole=1``), each product in its own order: threads shar
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -27,14 +28,18 @@ from typing import TYPE_CHECKING
 from tuner.program.job.task import SearchTask
 from tuner.schedule.function import KernelFunction
 from tuner.schedule.loops.shares import Share, in_shares, on_threads
+from tuner.schedule.product.atom import allowed
 from tuner.schedule.product.axes import TOTAL_BYTES
 from tuner.schedule.product.context import Chunk, EmitContext, context_of
+from tuner.schedule.product.matrices import with_totals
 from tuner.schedule.product.nest import Block, Nest
 from tuner.schedule.product.operands.matrix import MatrixColumns
-from tuner.schedule.product.readers import FromAhead, PackedAtCall, RowReader
+from tuner.schedule.product.product import ceil_div
+from tuner.schedule.product.readers import FromAhead, PackedAtCall
 from tuner.schedule.space import MicroKernel
 from tuner.schedule.tir import I, TirExpr, i64, tirx
 from tuner.schedule.vector.arithmetic import bound
+from tuner.schedule.vector.dtypes import stored_type
 from tuner.schedule.vector.memory import DTYPE, workspace
 
 if TYPE_CHECKING:
@@ -46,10 +51,10 @@ Windows = Callable[[TirExpr, TirExpr], Mapping[str, TirExpr]]
 """By tensor windows on what is kept of the intermediates, of which the block from this row and column on is kept."""
 
 
-def kept_width(columns: int, lanes: int) -> int:
-    """Elements in a row of what is kept: whole vectors, rows a vector and more apart from a power of two, so that those
-    of a tile do not fall on the same lines of a cache."""
-    return -(-columns // lanes) * lanes + lanes
+def kept_width(columns: int, whole: int, line: int) -> int:
+    """Elements in a row of what is kept: whole vectors, or multiplications, rows a ``line`` and more apart from a power
+    of two, so that those of a tile do not fall on the same lines of a cache."""
+    return -(-columns // whole) * whole + line
 
 
 def whole_rows(products: int, width: int, mr: int) -> int:
@@ -60,8 +65,10 @@ def whole_rows(products: int, width: int, mr: int) -> int:
 def write(task: SearchTask, chain: Chain, kernel: MicroKernel, function: KernelFunction) -> None:
     """The body of a kernel."""
     with ExitStack() as stack:
-        each = zip(chain.products, chain.kernels(kernel), strict=True)
+        each = zip(chain.products, chain.kernels(kernel, task.known_target.hardware), strict=True)
         contexts = [context_of(task, product, own, function) for product, own in each]
+        for atom in {context.words.atom.name: context.words.atom for context in contexts}.values():
+            stack.enter_context(allowed(atom))
         second, *firsts = [stack.enter_context(_reading_panels(context)) for context in reversed(contexts)]
         (_whole if kernel["whole"] else _blocks)(chain, kernel, firsts[::-1], second)
 
@@ -90,19 +97,31 @@ def _with(context: EmitContext, buffers: Mapping[str, TirExpr]) -> EmitContext:
     return replace(context, buffers={**context.buffers, **buffers})
 
 
+def _width(second: EmitContext, columns: int) -> int:
+    """Elements in a row of so many columns of what is kept."""
+    atom, lanes = second.words.atom, second.vectors.lanes
+    return kept_width(columns, max(lanes, atom.depth), lanes * atom.group)
+
+
 @contextmanager
-def _kept(chain: Chain, rows: TirExpr, most: int, width: int) -> Iterator[Windows]:
-    """Room for ``most`` of the ``rows`` of each intermediate, of ``width`` elements in a row."""
-    room = tirx.max(tirx.min(i64(most), rows), i64(1))
+def _kept(chain: Chain, second: EmitContext, tiles: int, width: int) -> Iterator[Windows]:
+    """Room for so many ``tiles`` of rows, and a ragged one, of each intermediate, of ``width`` elements in a row."""
+    rows, mr = second.extent["m"], second.kernel["mr"]
+    if second.words.atom.unit is None:
+        room = tirx.max(tirx.min(i64((tiles + 1) * mr - 1), rows), i64(1))
+    else:
+        # A ragged tile of a matrix unit has all of its rows.
+        room = tirx.max(tirx.min(i64(tiles + 1), ceil_div(rows, mr)), i64(1)) * i64(mr)
     with ExitStack() as stack:
         tensors = [first.result.tensor for first in chain.firsts]
-        memory = {name: stack.enter_context(workspace((room, i64(width)))) for name in tensors}
+        types = {name: stored_type(second.task.workload.tensors[name].dtype) for name in tensors}
+        memory = {name: stack.enter_context(workspace((room, i64(width)), types[name])) for name in tensors}
 
         def windows(row: TirExpr, column: TirExpr) -> Mapping[str, TirExpr]:
             # The code of a product looks at rows and columns of the whole intermediate, wherever these are kept.
             before = bound(row * i64(width) + column)
             return {
-                name: I.decl_buffer((rows, i64(width)), DTYPE, data=data.data, elem_offset=i64(0) - before)
+                name: I.decl_buffer((rows, i64(width)), types[name], data=data.data, elem_offset=i64(0) - before)
                 for name, data in memory.items()
             }
 
@@ -112,29 +131,35 @@ def _kept(chain: Chain, rows: TirExpr, most: int, width: int) -> Iterator[Window
 # -- a block of rows at a time ----------------------------------------------------------------------------------------
 def _blocks(chain: Chain, kernel: MicroKernel, firsts: list[EmitContext], second: EmitContext) -> None:
     # Chunks of about ``fb`` columns, equally many panels each.
-    size, panel = int(second.extent["k"]), firsts[0].nr
+    size, panel = int(firsts[0].extent["n"]), firsts[0].nr
     panels = -(-size // panel)
     chunks = min(-(-size // kernel["fb"]), panels) if kernel["fb"] else 1
-    each = -(-panels // chunks)
+    # Chunks end where multiplications do: behind them stands what the next ones take.
+    depth = second.words.atom.depth if second.words.atom.unit else 1
+    whole = depth // math.gcd(panel, depth)
+    each = -(-panels // (chunks * whole)) * whole
     length, count = min(each * panel, size), -(-panels // each)
-    most, width = kernel["mb"] * kernel["mr"] + kernel["mr"] - 1, kept_width(length, second.vectors.lanes)
+    width, group = _width(second, length), second.words.atom.group
 
     def block_of(windows: Windows, nest: Nest, columns: Share, block: Block) -> None:
         block = Block(bound(block.start), bound(block.count), block.ends)
-        for index, chunk in _chunks(nest, length, count):
-            kept = windows(block.start * i64(nest.mr), chunk.first)
+        for index, chunk in _chunks(nest, length // group if count > 1 else 0, count):
+            first_column = chunk.first * i64(group) if group > 1 else chunk.first
+            kept = windows(block.start * i64(nest.mr), first_column)
             tiles, own = (block.start, I.Bind(block.start + block.count)), index * i64(each)
             for context in firsts:
                 first = Nest(_with(context, kept))
                 first.product(tiles, (own, tirx.min(own + i64(each), first.panels)), block.ends)
-            last = _with(second, kept)
-            Nest(last).at_chunk(block, chunk, columns, FromAhead(last), RowReader())
+            last = Nest(_with(nest.context, kept))
+            rows = last.context.left.reader(last.context, partial(last.rows_of, block), chunk)
+            last.at_chunk(block, chunk, columns, FromAhead(last.context), rows)
 
     def share(thread: TirExpr) -> None:
-        with _kept(chain, second.extent["m"], most, width) as windows:
+        with _kept(chain, second, kernel["mb"], width) as windows:
 
             def product(nest: Nest, tiles: Share, columns: Share, is_last: TirExpr) -> None:
-                nest.blocks(tiles, is_last, partial(block_of, windows, nest, columns))
+                with with_totals(nest.context, columns) as context:
+                    nest.blocks(tiles, is_last, partial(block_of, windows, Nest(context), columns))
 
             Nest(second).share(thread, product)
 
@@ -154,12 +179,11 @@ def _chunks(nest: Nest, length: int, count: int) -> Iterator[tuple[TirExpr, Chun
 
 # -- all rows at a time -----------------------------------------------------------------------------------------------
 def _whole(chain: Chain, kernel: MicroKernel, firsts: list[EmitContext], second: EmitContext) -> None:
-    width = kept_width(int(second.extent["k"]), second.vectors.lanes)
+    width = _width(second, int(firsts[0].extent["n"]))
     height = whole_rows(len(firsts), width, kernel["mr"])
     tiles, part = Nest(second).tiles, i64(height // kernel["mr"])
     parts = I.Bind(tirx.max(tirx.floordiv(tiles + part - i64(1), part), i64(1)))
-    most = height + kernel["mr"] - 1
-    with _kept(chain, second.extent["m"], most, width) as windows, I.serial(i64(0), parts) as index:
+    with _kept(chain, second, height // kernel["mr"], width) as windows, I.serial(i64(0), parts) as index:
         start = bound(index * part)
         rest = Block(start, bound(tirx.min(part, tiles - start)), index == parts - i64(1))
         own = windows(start * i64(kernel["mr"]), i64(0))

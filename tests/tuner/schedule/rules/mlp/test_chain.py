@@ -56,7 +56,7 @@ def test_rows_whose_intermediate_is_too_large_come_in_parts(
     task = task_of(workload_of(PLAIN, f=300), threads)
     values = dict(RULE.default_kernel(task).values)
     kernel = RULE.space(task).kernel({**values, "mr": 4, "whole": 1, "mb": 2, "fb": fb})
-    assert emit.whole_rows(1, emit.kept_width(300, 16), 4) == 16
+    assert emit.whole_rows(1, emit.kept_width(300, 16, 16), 4) == 16
     shapes = [task.workload.dims({"T": size}) for size in (0, 3, 16, 17, 64, 71)]
     assert built_problems(task, kernel, shapes) == []
 
@@ -99,8 +99,11 @@ def test_further_forms_are_right(name: str, seed: int) -> None:
         (workload_of(PLAIN, constant=["x"]), "the left operand x is constant"),
         (workload_of(PLAIN.replace("w2[n, f]", "w1[f, n]"), n=40, constant=[]), "not different inputs"),
         (workload_of(PLAIN, dtype="float64"), "is float64"),
-        (workload_of(PLAIN, dtype={"h": "bfloat16"}), "h is bfloat16"),
-        (workload_of(PLAIN, dtype={"x": "int8", "w1": "int8"}), "int8 is not multiplied by int8"),
+        (workload_of(PLAIN, dtype={"x": "int8", "w1": "int8"}), "int32 is not multiplied by float32"),
+        (
+            workload_of(PLAIN, constant=["w2"], dtype={"x": "int8", "w1": "int8", "h": "int8", "w2": "int8"}),
+            "w1, of int8, is new at every call",
+        ),
         (workload_of(PLAIN, outputs=["h", "out"]), "an intermediate is an output"),
         (workload_of(PLAIN, shapes={"w2": [50, "f"]}), "w2 is larger"),
         (workload_of(PLAIN, extents={"m": "T", "f": "T", "n": 3, "k": 4}, constant=[]), "shape variables"),
