@@ -30,27 +30,21 @@ that other products do not have, or that mean something else here:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tuner.errors import IllegalKernel
 from tuner.program.job.task import SearchTask
-from tuner.program.language import expr
-from tuner.program.language.notation import Stage
 from tuner.program.language.workload import Workload
 from tuner.program.target import Hardware, Target
-from tuner.schedule.access import is_transcendental
 from tuner.schedule.function import KernelFunction
 from tuner.schedule.layout import Layout, PackLayout
-from tuner.schedule.loops.estimates import Floats, feature_table
 from tuner.schedule.product.atom import Atom
-from tuner.schedule.product.atoms import best_of_vectors, only_fma
+from tuner.schedule.product.atoms import best_of_vectors
 from tuner.schedule.product.axes import (
     TOTAL_BYTES,
-    WIDE,
     atom_axes,
     atom_of,
     canonical_panel,
@@ -65,151 +59,24 @@ from tuner.schedule.product.axes import (
     tile_axes,
     tiles,
 )
-from tuner.schedule.product.estimate import BYTES, Estimate
-from tuner.schedule.product.match import plain
-from tuner.schedule.product.operands.matrix import KeptRows
-from tuner.schedule.product.product import DTYPE, can_hold_partial
-from tuner.schedule.rule import Extents, Mismatch, NoMatch, Theory, Tiles, TirRule, matched, need, pattern
+from tuner.schedule.product.product import can_hold_partial
+from tuner.schedule.rule import Extents, NoMatch, Theory, Tiles, TirRule
+from tuner.schedule.rules.mlp.chain import NAME, VERSION, Chain, chain_of, match
 from tuner.schedule.rules.mlp.emit import kept_width, whole_rows, write
+from tuner.schedule.rules.mlp.estimate import ChainEstimate
 from tuner.schedule.space import DEFAULT_CHOICE, Axis, MicroKernel, SearchSpace
 
 MAX_ROWS = 512
 """In a block whose intermediate is kept."""
 MAX_PANEL = 6
-LATER = frozenset({"panel", "group"})
-"""Axes that not every kernel has."""
 BLOCKS = (128, 256, 384, 512, 768, 1024)
 """Choices of ``fb``, beside 0."""
 
 
-@dataclass(frozen=True)
-class Chain:
-    """``firsts``: the products that the intermediate is made of, which has its elementwise stages behind the last one;
-    ``second``: the product of the intermediate, which has so many ``columns``."""
-
-    firsts: tuple[plain.Matrices, ...]
-    second: plain.Matrices
-    columns: int
-
-    @property
-    def products(self) -> tuple[plain.Matrices, ...]:
-        return (*self.firsts, self.second)
-
-    @property
-    def roles(self) -> Mapping[str, str]:
-        """The role of each axis of the program."""
-        names = {"m": "m", "n": "n", "k": "f"}, *[{"m": "m", "n": "f", "k": "k"}] * len(self.firsts)
-        each = zip((self.second, *self.firsts), names, strict=True)
-        return {axis: of[role] for product, of in each for role, axis in product.axes.items()}
-
-    def atoms(self, hardware: Hardware) -> dict[int, Atom]:
-        """The instructions to choose from, by depth: one of several products."""
-        each = [product.atoms(hardware) for product in self.products]
-        found = {depth: atom for atoms in each for depth, atom in atoms.items()}
-        is_for_all = {depth: all(depth in atoms for atoms in each) for depth in found}
-        kept = {depth: atom for depth, atom in found.items() if atom.unit is None or is_for_all[depth]}
-        return dict(sorted(kept.items()))
-
-    def kernels(self, kernel: MicroKernel | Mapping[str, int], hardware: Hardware) -> Iterator[MicroKernel]:
-        """What the engine calls the kernel of each product, in their order."""
-        of = dict(kernel.values if isinstance(kernel, MicroKernel) else kernel)
-        for product in self.products:
-            is_second, atoms = product is self.second, product.atoms(hardware)
-            depth = _depth(atoms, of.get("group", DEFAULT_CHOICE))
-            own = {"nv": of["ev" if is_second else "nv"], "group": depth}
-            own |= {"kc": of["fb"] // atoms[depth].group if is_second else of["kc"]}
-            own |= {"rows": 0, "fetch": of["fetch"]} if is_second else {"rows": of["rows"], "fetch": 0}
-            own |= {"edge": 0, "tb": 1}
-            own |= {"pack": 0, "panel": of.get("panel", WIDE)} if product.right.is_packed_ahead else {"pack": 2}
-            shared = {name: of[name] for name in ("mr", "mb", "ku", "near", "ahead", "tail", "tn")}
-            yield MicroKernel(Mlp.name, Mlp.version, tuple({**shared, **own}.items()))
-
-
-def _depth(atoms: Mapping[int, Atom], chosen: int) -> int:
-    """Of the instructions of one product the one so deep; else that of single elements, or the deepest of vectors."""
-    return chosen if chosen in atoms else DEFAULT_CHOICE if DEFAULT_CHOICE in atoms else best_of_vectors(atoms)
-
-
-# -- the pattern ------------------------------------------------------------------------------------------------------
-@pattern
-def match(workload: Workload) -> Chain:
-    """The chain of a workload."""
-    stages = workload.program.stages
-    sums = [position for position, stage in enumerate(stages) if stage.reducer]
-    need(len(sums) >= 2, "there are no two products")
-    between = [stage for stage in stages[: sums[-1]] if stage.reducer is None]
-    behind = [*[()] * (len(sums) - 2), between, stages[sums[-1] + 1 :]]
-    *firsts, second = (_product(workload, stages[at], own) for at, own in zip(sums, behind, strict=True))
-    kept = KeptRows(second.left.tensor, second.left.dtype)
-    columns = workload.sizes[second.axes["n"]].constant or 0
-    chain = Chain(tuple(firsts), replace(second, left=kept), columns)
-    _need_links(workload, chain)
-    _need_storage(workload, chain)
-    return chain
-
-
-def chain_of(workload: Workload) -> Chain:
-    """The chain of a workload that the rule takes. Raises ValueError for another."""
-    return matched(workload, match(workload))
-
-
-def _product(workload: Workload, sums: Stage, behind: Sequence[Stage]) -> plain.Matrices:
-    """A stage as a product of rows with a matrix, whichever operand it names first."""
-    for left, right in plain.operands_of(sums, f"stage {sums.tensor}"):
-        (m, n), (k,) = map(expr.Axis, sums.axes), map(expr.Axis, sums.reduce_axes)
-        if left.indices == (m, k) and right.indices in ((n, k), (k, n)):
-            columns = plain.matrix_columns(workload, right, n.name)
-            # What is new at every call is packed as single elements.
-            atoms = None if columns.is_packed_ahead else only_fma
-            return plain.matrix_product(workload, sums, left.tensor, columns, behind, atoms)
-    raise Mismatch(f"the operands of stage {sums.tensor} are not [m, k] and [n, k] or [k, n]")
-
-
-def _need_links(workload: Workload, chain: Chain) -> None:
-    first, second, sizes = chain.firsts[-1], chain.second, workload.sizes
-    weights, lefts = {each.right.tensor for each in chain.products}, {each.left.tensor for each in chain.firsts}
-    need(not workload.padding, "a tensor is padded")
-    is_apart = len(weights) == len(chain.products) and not weights & lefts
-    need(is_apart and weights | lefts <= set(workload.program.inputs), "the operands are not different inputs")
-    for each in chain.firsts:
-        is_alike = (each.result.m, each.result.n) == (first.result.m, first.result.n)
-        need(is_alike, f"stages {each.result.computed} and {first.result.computed} do not have the same axes")
-        need(each.left.tensor not in workload.constants, f"the left operand {each.left.tensor} is constant")
-    _need_elementwise(workload, first, [each.result.computed for each in chain.firsts], weights)
-    # The intermediate is what was computed last, and nothing but the second product reads it.
-    read, written = second.left.tensor, first.result.tensor
-    need(read == written, f"the last product is of {read}, not of {written}")
-    is_whole = [sizes[first.axes[axis]] for axis in "mn"] == [sizes[second.axes[axis]] for axis in "mk"]
-    need(is_whole, f"{read} is read at other axes than it is computed at")
-    _need_elementwise(workload, second, [second.result.computed], weights)
-    need(workload.program.outputs == (second.result.tensor,), "an intermediate is an output, too")
-
-
-def _need_elementwise(workload: Workload, product: plain.Matrices, known: list[str], weights: set[str]) -> None:
-    """The stages behind a product are elementwise; each reads those before it."""
-    for stage in product.result.epilogue:
-        plain.need_elementwise(workload, stage, (product.result.m, product.result.n), known, weights)
-        known = [*known, stage.tensor]
-
-
-def _need_storage(workload: Workload, chain: Chain) -> None:
-    plain.need_dtypes(workload.tensors.values())
-    for product in chain.products:
-        left, right, sums, (m, n, k) = product.left, product.right, product.result.computed, product.axes.values()
-        total = workload.element_types.reduced_type(workload.program.stage[sums])
-        need(total in plain.TOTALS, f"sums of stage {sums} are {total}, none of {', '.join(sorted(plain.TOTALS))}")
-        if total == DTYPE:
-            plain.need_fma(product)
-        need(total == DTYPE or right.is_packed_ahead, f"{right.tensor}, of {right.dtype}, is new at every call")
-        need(product.dynamic <= {"m"}, f"the dims of {right.tensor} depend on shape variables")
-        plain.need_whole(workload, {right.tensor: (k, n) if right.lies_along_n else (n, k), left.tensor: (m, k)})
-
-
-# -- the rule ---------------------------------------------------------------------------------------------------------
 class Mlp(TirRule):
     """See the module's text for the axes."""
 
-    name = "x86_chain"
+    name, version = NAME, VERSION
 
     def roles(self, workload: Workload, target: Target) -> Mapping[str, str] | NoMatch:
         chain = match(workload)
@@ -301,13 +168,13 @@ class Mlp(TirRule):
         return chain_of(task.workload).atoms(task.known_target.hardware)
 
     def estimate_s(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float64]:
-        return _Estimate(task, kernels, extents).latency_s()
+        return ChainEstimate(task, kernels, extents).latency_s()
 
     def features(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float32]:
-        return _Estimate(task, kernels, extents).features()
+        return ChainEstimate(task, kernels, extents).features()
 
     def theory(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> Theory:
-        known = _Estimate(task, kernels, extents)
+        known = ChainEstimate(task, kernels, extents)
         return Theory(known.latency_s(), known.features)
 
     def layouts(self, task: SearchTask, kernel: MicroKernel) -> Mapping[str, Layout]:
@@ -342,57 +209,3 @@ def _forced(chain: Chain, values: Mapping[str, int], hardware: Hardware) -> dict
         if own["kc"] and not (is_kept or can_hold_partial(product.result.dtype)):
             forced["fb" if is_second else "kc"] = 0
     return forced
-
-
-class _Estimate:
-    """The products' estimates as if each stood alone, and what differs where they do not. Sizes are [1, shapes], a
-    kernel's values [kernels, 1]."""
-
-    def __init__(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> None:
-        self.task, self.hardware, self.kernels = task, task.known_target.hardware, kernels
-        self.chain = chain_of(task.workload)
-        own = zip(*(self.chain.kernels(kernel, self.hardware) for kernel in kernels), strict=True)
-        each = [Estimate(task, product, of, extents) for product, of in zip(self.chain.products, own, strict=True)]
-        self.first, self.second = each[-2:]
-        self.products = [of.latency_s() for of in each]
-        self.whole = np.array([[float(kernel["whole"])] for kernel in kernels])
-        self.rows, self.f = np.ceil(self.second.m / task.threads), self.second.k * self.second.words.group
-        # Bytes of the intermediates that are kept at a time, by one thread.
-        block, columns = np.minimum(self.second.mr * self.second.of["mb"], self.rows), self.second.of["kc"]
-        columns, element = columns * self.second.words.group, BYTES[self.chain.second.left.dtype]
-        columns = np.where(columns > 0, np.minimum(columns, self.f), self.f)
-        kept = np.where(self.whole > 0, self.rows * self.f, block * columns)
-        self.kept = len(self.chain.firsts) * kept * element
-        # Cycles in which they are written and read again. The second product's own theory has its rows come from L3.
-        rates, l2, l3 = task.rates, self.hardware.l2_bytes, self.hardware.l3_bytes / max(task.threads, 1)
-        in_l3 = np.where(self.kept < 0.6 * l3, rates.l3_bytes, rates.memory_bytes)
-        rate, size = np.where(self.kept < 0.6 * l2, rates.l2_bytes, in_l3), self.rows * self.f * element
-        self.moved = 2 * len(self.chain.firsts) * size / rate - size / rates.l3_bytes
-
-    def latency_s(self) -> Floats:
-        """[kernels, shapes] seconds."""
-        # Each product's theory has its own call, and its own waking of the threads: here once, or twice if whole.
-        rates, further = self.task.rates, len(self.chain.firsts)
-        wakes = (further - self.whole) * (rates.fork if self.task.threads > 1 else 0.0)
-        # Of a vector in the stages behind the first products, and behind the second one.
-        inner, outer = (
-            sum(rates.function if is_transcendental(stage.body) else rates.operation for stage in each.result.epilogue)
-            for each in (self.chain.firsts[-1], self.chain.second)
-        )
-        elementwise = self.rows * (self.f * inner + self.second.n * outer) / self.hardware.lanes()
-        cycles = self.moved + elementwise - rates.call * further - wakes
-        return np.asarray(np.maximum(sum(self.products) + cycles / rates.clock_hz, 1e-9))
-
-    def features(self) -> NDArray[np.float32]:
-        """[kernels, shapes, features]: extents, how rows and panels are cut, what is kept, values, the estimate."""
-        latency, first, second, level = self.latency_s(), self.first, self.second, self.hardware
-        sizes = [np.log2(each + 1.0) for each in (second.m, second.n, self.f, first.k)]
-        cut = [second.m % second.mr, second.m % (second.mr * second.of["mb"])]
-        cut += [-self.f % first.nr / first.nr, -second.n % second.nr / second.nr]
-        kept = [np.log2(self.kept / size + 2.0**-10) for size in (level.l1d_bytes, level.l2_bytes)]
-        parts = [self.products[-1] / latency, self.moved / self.task.rates.clock_hz / latency]
-        # Of a word, where steps are of several elements.
-        fixed = [len(self.chain.firsts), *(of.words.right_bytes for of in (first, second))]
-        # Values that every kernel has: how wide panels are is no such one, nor are instructions.
-        bare = [replace(each, values=tuple(own for own in each.values if own[0] not in LATER)) for each in self.kernels]
-        return feature_table([*sizes, *cut, *kept, *parts, *map(np.asarray, fixed)], bare, latency)

@@ -43,7 +43,7 @@ from tuner.schedule.vector.dtypes import stored_type
 from tuner.schedule.vector.memory import DTYPE, workspace
 
 if TYPE_CHECKING:
-    from tuner.schedule.rules.mlp import Chain
+    from tuner.schedule.rules.mlp.chain import Chain
 
 WHOLE_BYTES = 2**30
 """The most that is kept of the intermediates of all rows at a time."""
