@@ -48,6 +48,12 @@ SWIGLU = (
     "g[m, f] = h1[m, f] * sigmoid(h1[m, f]) * h2[m, f]\n"
     "out[m, n] = sum(f) g[m, f] * w2[n, f]"
 )
+QUANTISED = (
+    "h[m, f] = sum(k) x[m, k] * w1[f, k]\n"
+    "g[m, f] = cast(min(max(round(cast(h[m, f], float32) * s[f]), -127), 127), int8)\n"
+    "y[m, n] = sum(f) g[m, f] * w2[n, f]\n"
+    "out[m, n] = cast(y[m, n], float32) * t[n]"
+)
 PRODUCTS = "a[b, i, j] = sum(d) q[b, i, d] * k[b, j, d]\n"
 COLUMNS = "top[n] = max(m) x[m, n]\nout[m, n] = exp(x[m, n] - top[n])"
 
@@ -98,6 +104,14 @@ SAMPLES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
             dtype={"x": "bfloat16", "w1": "int8", "w2": "bfloat16", "out": "bfloat16"},
         ),
         "fixed": _program(SWIGLU, extents={"m": 13, "k": 8, "f": 32, "n": 16}, constant=["w1", "w2", "w3"]),
+        "short": _program(
+            MLP, extents={"m": "T", "k": 33, "f": 150, "n": 19}, constant=["w1", "w2"],
+            dtype=dict.fromkeys(("x", "w1", "g", "w2", "out"), "bfloat16"),
+        ),
+        "bytes": _program(
+            QUANTISED, extents={"m": "T", "k": 35, "f": 75, "n": 19}, constant=["w1", "w2"],
+            dtype=dict.fromkeys(("x", "w1", "g", "w2"), "int8"),
+        ),
     },
     "x86_quantized": {
         "int4": _program(
@@ -119,6 +133,16 @@ SAMPLES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "int4-two-scales": _program(
             "out[m, n] = sum(k) x[m, k] * s[n, k // 16] * (((w[n, k // 2] >> (4 * (k % 2))) & 15) - 8) * t[n]",
             extents={"m": "T", "n": 20, "k": 70}, constant=["w", "s"], dtype={"w": "uint8", "s": "bfloat16"},
+        ),
+        "int4-bytes": _program(
+            "y[m, n] = sum(k) x[m, k] * (((w[n, k // 2] >> (4 * (k % 2))) & 15) - 8) * s[n, k // 64]\n"
+            "out[m, n] = y[m, n] * a[m]",
+            extents={"m": "T", "n": 20, "k": 192}, constant=["w", "s"], dtype={"x": "int8", "w": "uint8"},
+        ),
+        "int4-integers": _program(
+            "y[m, n] = sum(k) x[m, k] * cast((w[n, k // 2] >> (4 * (k % 2))) & 15, int32)\n"
+            "out[m, n] = cast(y[m, n], float32) * s[n]",
+            extents={"m": "T", "n": 21, "k": 36}, constant=["w"], dtype={"x": "int8", "w": "uint8"},
         ),
     },
     "x86_winograd": {

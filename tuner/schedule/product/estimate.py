@@ -89,6 +89,7 @@ class Words:
         self.issue = of(lambda atom: (rates.of_instruction(atom.name) or atom.operations) / atom.operations)
         # Of matrix units.
         self.is_unit = of(lambda atom: atom.unit is not None) > 0
+        self.is_of_floats = of(lambda atom: atom.total == "float32") > 0
         self.rows, self.steps = of(lambda atom: atom.rows), of(lambda atom: atom.steps)
         self.columns = of(lambda atom: atom.unit.columns if atom.unit else 1)
         self.cycles = of(lambda atom: atom.unit_cycles(rates, hardware))

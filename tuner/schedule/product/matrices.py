@@ -21,7 +21,8 @@ from tuner.schedule.product.product import Late, ceil_div
 from tuner.schedule.product.readers import PackedRows, PackedSlice
 from tuner.schedule.product.tile import Tile, Use
 from tuner.schedule.tir import I, TirExpr, i64, tirx
-from tuner.schedule.vector.dtypes import constant
+from tuner.schedule.vector.arithmetic import bound
+from tuner.schedule.vector.dtypes import as_bits, cast, constant
 from tuner.schedule.vector.memory import bytes_of, workspace
 
 
@@ -37,10 +38,6 @@ class MatrixTile(Tile):
         self.unit, self.totals = self.atom.unit, self.context.totals
         self.down, self.across, least = registers_of(self.atom, self.lanes, self.height, self.panel.vectors)
         self.spare = min(self.unit.registers - least + 1, self.across)
-
-    @property
-    def late(self) -> Late | None:
-        return self.context.right.late(self.context)
 
     def _each_total(self) -> Iterator[tuple[int, TirExpr, TirExpr]]:
         """Each register of totals, where it is in memory, and the bytes from a row to the next there."""
@@ -87,7 +84,7 @@ class MatrixTile(Tile):
     def each(self, use: Use) -> None:
         with I.serial(i64(0), self.count) as r:
             for v in range(self.panel.vectors):
-                use(I.Bind(self.totals[tuple(self._total(r, v))]), r, i64(v))
+                use(as_bits(I.Bind(self.totals[tuple(self._total(r, v))]), self.total), r, i64(v))
 
     def reduce(self, ordinal: TirExpr) -> None:
         assert isinstance(self.rows, PackedRows)
@@ -106,7 +103,10 @@ class MatrixTile(Tile):
         with I.serial(i64(0), self.count) as r:
             for v, factor in enumerate(factors):
                 place, sums = self._total(r, v), self.totals[r, self.vectors.ramp(i64(v * self.lanes))]
-                I.buffer_store(self.totals, self.totals[tuple(place)] + sums * factor, place)
+                if self.total != self.atom.total:
+                    sums = cast(bound(sums), self.total)
+                total = as_bits(self.totals[tuple(place)], self.total) + sums * factor
+                I.buffer_store(self.totals, as_bits(total, self.atom.total), place)
 
     def _multiply(self, first: TirExpr, run: Run, ordinal: TirExpr = None) -> None:
         """Add the products of the steps of a run to the registers of totals, and store these. ``first``: of the tile's

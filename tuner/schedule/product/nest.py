@@ -37,7 +37,7 @@ from tuner.schedule.product.dots import dots
 from tuner.schedule.product.matrices import MatrixTile, with_totals
 from tuner.schedule.product.product import ceil_div
 from tuner.schedule.product.readers import Each, PanelSource, RowReader, RowSource, panel_source, row_source
-from tuner.schedule.product.tile import VectorTile
+from tuner.schedule.product.vectors import VectorTile
 from tuner.schedule.tir import I, TirExpr, i64, tirx
 
 Write = Callable[["Nest", Share, Share, TirExpr], None]

@@ -22,7 +22,7 @@ from tuner.schedule.product.context import Chunk, EmitContext
 from tuner.schedule.product.nest import Block, Nest
 from tuner.schedule.product.product import Place, Product, Result
 from tuner.schedule.product.readers import Each, PanelSource, RowReader
-from tuner.schedule.product.tile import Tile, Use
+from tuner.schedule.product.tile import Tile, Use, total_of
 from tuner.schedule.space import Axis
 from tuner.schedule.tir import I, TirExpr, i64, tirx
 from tuner.schedule.vector.memory import workspace
@@ -82,8 +82,9 @@ def multiply(context: EmitContext) -> None:
         return
     columns = context.whole_vectors(context.extent["n"])
     shape = (i64(parts), context.extent.get("b", i64(1)), context.extent["m"], columns)
-    with workspace(shape, context.words.atom.total) as sums:
-        partial = PartialResult(sums, dtype=context.words.atom.total, computed=context.result.computed)
+    total = total_of(context)
+    with workspace(shape, total) as sums:
+        partial = PartialResult(sums, dtype=total, computed=context.result.computed)
         on_threads(threads, Nest(replace(context, result=partial)).share)
         values = {**{name: value for name, value in context.kernel.values if name == "group"}, **PLAIN}
         kernel = replace(context.kernel, values=tuple(values.items()))

@@ -151,11 +151,13 @@ class Left:
 @dataclass(frozen=True)
 class Late:
     """A scale that groups of ``steps`` neighbouring steps of k share, of ``depth`` in all: the partial sum of a group
-    is multiplied by ``factor(panel, step, v)``."""
+    is multiplied by ``factor(panel, step, v)``, and added to the totals in float32. ``start``: which row of a packed
+    panel has what the sums of a group begin with, by the group's number; None: they begin with zero."""
 
     depth: int
     steps: int
     factor: Callable[[Panel, TirExpr, int], TirExpr]
+    start: Callable[[TirExpr], TirExpr] | None = None
 
 
 class Right:

@@ -1,16 +1,14 @@
 """The register tile: ``mr`` rows by ``nv`` vectors of totals over a chunk of k, and what becomes of them.
 
-A ``Tile`` writes what comes before and behind the sums. The sums are those of a ``VectorTile``, in vector registers, or
-of a ``MatrixTile`` in the registers of a matrix unit (matrices.py).
+A ``Tile`` writes what comes before and behind the sums. The sums are those of a ``VectorTile``, in vector registers
+(vectors.py), or of a ``MatrixTile`` in the registers of a matrix unit (matrices.py).
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
 from typing import ClassVar
 
 from tuner.program.language.expr import Read
@@ -63,6 +61,11 @@ def rounded(value: TirExpr, dtype: str) -> TirExpr:
     return value if element_type(value) == dtype else cast(bound(value), dtype)
 
 
+def total_of(context: EmitContext) -> str:
+    """The dtype of totals: that of the instruction, or float32 where its sums are multiplied by factors."""
+    return context.words.atom.total if context.right.late(context) is None else DTYPE
+
+
 Use = Callable[[TirExpr, TirExpr, TirExpr], None]
 """Writes what becomes of a vector of totals, of that row and that vector of a tile."""
 
@@ -104,6 +107,15 @@ class Tile(ABC):
     def each(self, use: Use) -> None:
         """Every vector of the valid rows."""
 
+    @property
+    def late(self) -> Late | None:
+        return self.context.right.late(self.context)
+
+    @property
+    def total(self) -> str:
+        """The dtype of totals. Those of sums that are multiplied late are floats, whatever the sums are."""
+        return total_of(self.context)
+
     def in_groups(self, late: Late, group: Callable[[Run], None]) -> None:
         """All steps of k, where those of a ``group`` share a factor that their sums are multiplied by."""
         length, steps = self.chunk.length, i64(late.steps)
@@ -130,7 +142,7 @@ class Tile(ABC):
         if self.context.kept is not None:
             where(self.chunk.is_last, self._store)
             return
-        is_same = not self.context.result.epilogue and self.atom.total == self.context.result.dtype
+        is_same = not self.context.result.epilogue and self.total == self.context.result.dtype
         where(None if is_same else self.chunk.is_last, self._store, self._store_partial)
 
     def _fetch_output(self) -> None:
@@ -163,7 +175,7 @@ class Tile(ABC):
 
     def partial(self, r: TirExpr, v: TirExpr) -> TirExpr:
         """A vector of totals as ``_store_partial`` left it."""
-        return as_bits(self.vectors.load(*self._place(r, v), self.panel.limit), self.atom.total)
+        return as_bits(self.vectors.load(*self._place(r, v), self.panel.limit), self.total)
 
     def _write(self, r: TirExpr, v: TirExpr, value: TirExpr) -> None:
         buffer, place, column = self._place(r, v)
@@ -178,111 +190,3 @@ class Tile(ABC):
     def count(self) -> TirExpr:
         """How many rows are valid."""
         return i64(self.height) if self.valid is None else self.valid
-
-
-class VectorTile(Tile):
-    """Totals in vector registers, a slot for each: every step of k is a word of a row times vectors of words."""
-
-    is_unrolled = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.every = self.vectors.ramp(0)
-        self.slots = self._allocated()
-
-    def _allocated(self) -> list[list[TirExpr]]:
-        # One buffer of one vector each: larger or `local` ones become a heap workspace, and with a prefetch in the
-        # loop every accumulator would be stored at each step.
-        vectors, total = range(self.panel.vectors), self.atom.total
-        return [[I.alloc_buffer((self.lanes,), total) for _ in vectors] for _ in range(self.height)]
-
-    def clear(self) -> None:
-        rows = self.rows.places(self) if self.words.row_compensation else [None] * self.height
-        for line, row in zip(self.slots, rows, strict=True):
-            for v, slot in enumerate(line):
-                start = self.words.start(self._compensation(row, v))
-                if self.context.part is not None:
-                    # What compensates an offset does so for all of k: once.
-                    is_first = tirx.Broadcast(self.context.part.index == i64(0), self.lanes)
-                    start = tirx.Select(is_first, start, self.words.start(None))
-                I.buffer_store(slot, start, [self.every])
-
-    def _compensation(self, row: TirExpr | None, v: int) -> TirExpr | None:
-        """What stands in front of a row, or of the panel for vector ``v``."""
-        if row is None:
-            return self.columns.compensation(self, v)
-        buffer, place = self.context.left.row(self.context, row)
-        return buffer[(*place, tirx.Ramp(i64(0), i64(1), self.atom.group))]
-
-    def resume(self) -> None:
-        self._each_slot(lambda slot, r, v: I.buffer_store(slot, self.partial(r, v), [self.every]))
-
-    def each(self, use: Use) -> None:
-        self._each_slot(lambda slot, r, v: use(slot[self.every], r, v))
-
-    def _each_slot(self, use: Use) -> None:
-        def line(r: int) -> None:
-            for v, slot in enumerate(self.slots[r]):
-                use(slot, i64(r), i64(v))
-
-        for r in range(self.height):
-            where(None if self.valid is None else i64(r) < self.valid, partial(line, r))
-
-    # -- the loop over k ------------------------------------------------------------------------------------------
-    def reduce(self, ordinal: TirExpr) -> None:
-        late = self.context.right.late(self.context)
-        if late is not None:
-            self.in_groups(late, partial(self._group, late, self.rows.places(self)))
-            return
-        places = self.rows.places(self)
-        runs = self.rows.runs(self) or self.columns.runs(self)
-        with runs or nullcontext(Run(i64(0), self.chunk.length)) as run:
-            self._turns(self.rows.in_run(places, run), run, ordinal)
-
-    def _turns(self, rows: list[TirExpr], run: Run, ordinal: TirExpr) -> None:
-        """The steps of a run, which count from the chunk's first one."""
-        unroll, begin, length = self.kernel["ku"], run.begin, run.length
-        group = max(unroll, self.kernel["ahead"])
-        groups = tirx.floordiv(length, i64(group))
-        # Which of the groups of all tiles over this panel the first one here is.
-        before = ordinal * tirx.floordiv(self.chunk.length, i64(group)) + tirx.floordiv(begin, i64(group))
-        with I.serial(i64(0), groups) as turn:
-            with I.serial(i64(0), i64(group // unroll)) as part:
-                first = bound(begin + turn * i64(group) + part * i64(unroll))
-                for u in range(unroll):
-                    self._step(rows, run, first + i64(u))
-            self.columns.prefetch_next(self, before + turn)
-        if not (isinstance(length, tirx.IntImm) and int(length) % group == 0):
-            # Both bounds without ``begin``: TVM's analyzer fails on an extent that it reads as a minimum of itself.
-            with I.serial(groups * i64(group), length) as step:
-                self._step(rows, run, begin + step)
-
-    def _step(self, rows: list[TirExpr], run: Run, step: TirExpr) -> None:
-        """One k: every accumulator takes one fused multiply-add."""
-        reader = self.columns.at_step(run, step)
-        columns = [I.Bind(reader.vector(self, step, v)) for v in range(self.panel.vectors)]
-        reader.prefetch_step(self, step)
-        for line, row in zip(self.slots, rows, strict=True):
-            value = I.Bind(tirx.Broadcast(self.rows.word(self, row, step), self.lanes))
-            for slot, column in zip(line, columns, strict=True):
-                self._add(slot, value, column)
-
-    def _add(self, slot: TirExpr, left: TirExpr, right: TirExpr) -> None:
-        I.buffer_store(slot, self.atom.products(slot[self.every], left, right), [self.every])
-
-    def _group(self, late: Late, rows: list[TirExpr], run: Run) -> None:
-        """The totals after the steps of ``run``, which share a factor."""
-        totals, unroll, (first, steps) = self.slots, self.kernel["ku"], (run.begin, run.length)
-        self.slots = self._allocated()
-        self.clear()
-        turns = tirx.floordiv(steps, i64(unroll))
-        with I.serial(i64(0), turns) as turn:
-            for u in range(unroll):
-                self._step(rows, run, first + turn * i64(unroll) + i64(u))
-        with I.serial(turns * i64(unroll), steps) as step:
-            self._step(rows, run, first + step)
-        sums, self.slots = self.slots, totals
-        for v in range(self.panel.vectors):
-            factor = I.Bind(late.factor(self.panel, self.chunk.first + first, v))
-            for total, part in zip(totals, sums, strict=True):
-                I.buffer_store(total[v], total[v][self.every] + part[v][self.every] * factor, [self.every])

@@ -11,8 +11,8 @@ One axis more is of this rule alone, ``late``,
 
 1: what neighbouring steps of k share, as the scale of a group, is multiplied by the sums over them, 0: by each weight.
 
-Rows of bfloat16 are multiplied by small integers in words of both (``group``): panels are unpacked to these then, and
-what is shared is multiplied late.
+Rows of bfloat16, or of bytes, are multiplied by small integers in words of both (``group``): panels are unpacked to
+these then, and what is shared is multiplied late. Sums of integers have words alone.
 """
 
 from __future__ import annotations
@@ -39,9 +39,11 @@ from tuner.program.language.expr import (
 from tuner.program.language.inline import MAX_NODES, node_count, substituted
 from tuner.program.language.notation import Stage
 from tuner.program.language.workload import Workload
+from tuner.program.target import Target
 from tuner.schedule.access import values as values_of
 from tuner.schedule.layout import Layout, PackLayout
-from tuner.schedule.product.atoms import FMA
+from tuner.schedule.product.atom import Atom
+from tuner.schedule.product.atoms import BYTES, FMA, best_of_vectors
 from tuner.schedule.product.axes import (
     BY_BLOCK,
     atom_axes,
@@ -59,14 +61,14 @@ from tuner.schedule.product.context import EmitContext
 from tuner.schedule.product.match.factors import factors_of, multiplied
 from tuner.schedule.product.match.plain import MatrixProduct, matrix_product, need_chain, need_dtypes, need_whole
 from tuner.schedule.product.parts import split_axes
-from tuner.schedule.product.product import can_hold_partial
+from tuner.schedule.product.product import DTYPE, can_hold_partial
 from tuner.schedule.product.rule import ProductRule
 from tuner.schedule.rule import Mismatch, NoMatch, need, pattern
 from tuner.schedule.rules.quantized.codes import code_in
 from tuner.schedule.rules.quantized.decoded import CODE, Decoded, Grouped
 from tuner.schedule.rules.quantized.words import instructions
+from tuner.schedule.space import DEFAULT_CHOICE, MicroKernel, SearchSpace
 from tuner.schedule.space import Axis as KernelAxis
-from tuner.schedule.space import MicroKernel, SearchSpace
 
 WORD_BYTES = 4
 """Eight steps of k of a column stand together in a panel of numbers of four bits."""
@@ -83,6 +85,12 @@ class Quantized(ProductRule[MatrixProduct[Decoded]]):
     def find(self, workload: Workload) -> MatrixProduct[Decoded] | NoMatch:
         return match(workload)
 
+    def roles(self, workload: Workload, target: Target) -> Mapping[str, str] | NoMatch:
+        product = match(workload)
+        if isinstance(product, NoMatch) or product.atoms(target.hardware):
+            return super().roles(workload, target)
+        return NoMatch(f"{target.mcpu} has no instruction that multiplies {product.left.dtype} by such a weight")
+
     def space(self, task: SearchTask) -> SearchSpace:
         hardware, product = task.known_target.hardware, self.product(task.workload)
         atoms = product.atoms(hardware)
@@ -96,22 +104,28 @@ class Quantized(ProductRule[MatrixProduct[Decoded]]):
             *panel_axes(is_packed_ahead=True),
             *split_axes(task, product),
             KernelAxis("late", "shared factors are multiplied by sums", (0, 1) if product.right.grouped else (0,)),
-            *atom_axes(atoms, is_optional=True),
+            *atom_axes(atoms, is_optional=DEFAULT_CHOICE in atoms),
         )
-        in_words = {"pack": BY_BLOCK, "late": int(product.right.grouped is not None), "kc": 0}
+        names = {axis.name for axis in axes}
+
+        def in_words(atom: Atom) -> dict[str, int]:
+            forced = {"pack": BY_BLOCK, "late": int(product.right.grouped is not None), "kc": 0}
+            # What takes an offset from sums is packed with all of k.
+            return forced | ({"split_k": 1} if atom.offset and "split_k" in names else {})
 
         def checked(kernel: MicroKernel) -> None:
             check(kernel, product, atoms, task.threads, hardware)
-            if atom_of(kernel, atoms).group > 1:
-                for name, value in in_words.items():
-                    if kernel[name] != value:
+            atom = atom_of(kernel, atoms)
+            if atom.group > 1:
+                for name, value in in_words(atom).items():
+                    if kernel.get(name) != value:
                         raise IllegalKernel(f"group={kernel['group']} needs {name}={value}, got {kernel[name]}")
             elif kernel["late"] and (kernel["pack"] or kernel["kc"]):
                 raise IllegalKernel(f"late=1 needs pack=0 kc=0, got pack={kernel['pack']} kc={kernel['kc']}")
 
         def canonical(values: Mapping[str, int]) -> dict[str, int]:
-            if atom_of(values, atoms).group > 1:
-                return canonicalised({**values, **in_words}, product, atoms)
+            if (atom := atom_of(values, atoms)).group > 1:
+                return canonicalised({**values, **in_words(atom)}, product, atoms)
             # Weights that are unpacked are used as they are; beside ``late``, k is in one chunk.
             late = 0 if values["pack"] else values["late"]
             return canonicalised({**values, "late": late, "kc": 0 if late else values["kc"]}, product, atoms)
@@ -120,7 +134,11 @@ class Quantized(ProductRule[MatrixProduct[Decoded]]):
 
     def default_kernel(self, task: SearchTask) -> MicroKernel:
         """A square-ish tile, three quarters of the registers, with half of what a word holds unrolled."""
-        return self.space(task).kernel(default_values(task, False, ku=4, late=0))
+        values, space = default_values(task, False, ku=4, late=0), self.space(task)
+        atoms = self.product(task.workload).atoms(task.known_target.hardware)
+        if DEFAULT_CHOICE not in atoms:
+            values = space.canonicalise({**values, "ku": 1, "group": best_of_vectors(atoms)})
+        return space.kernel(values)
 
     def layouts(self, task: SearchTask, kernel: MicroKernel) -> Mapping[str, Layout]:
         right, width = self.product(task.workload).right, packed_vectors(kernel) * task.known_target.hardware.lanes()
@@ -148,11 +166,13 @@ def match(workload: Workload) -> MatrixProduct[Decoded]:
         raise Mismatch("there is not one factor [m, k] beside those of the weight")
     need(bool(columns), "there is no weight")
     need(not isinstance(multiplied(columns), Read), "the weight is read as it is, and not computed")
-    need(workload.element_types.type_of(sums.body) == "float32", "sums are not float32")
+    total, known = workload.element_types.type_of(sums.body), workload.tensors[left.tensor].dtype
+    is_known = total == DTYPE or (total == "int32" and known in BYTES)
+    need(is_known, f"sums are {total}, neither {DTYPE} nor int32 over bytes")
     right = _decoded(workload, multiplied(columns), n, k)
     _need_storage(workload, left.tensor, right, (m, n, k))
     need_chain(workload, sums, rest, (left.tensor, *right.constants))
-    atoms = partial(instructions, workload, left.tensor, right, workload.sizes[k].constant or 0)
+    atoms = partial(instructions, workload, left.tensor, right, workload.sizes[k].constant or 0, total)
     return matrix_product(workload, sums, left.tensor, right, rest, atoms)
 
 
@@ -244,7 +264,8 @@ def _need_storage(workload: Workload, left: str, right: Decoded, axes: tuple[str
     need(not workload.padding, "a tensor is padded")
     need_dtypes(workload.operands)
     dtype = workload.tensors[left].dtype
-    need(dtype in FMA.left and left not in workload.constants, f"{left} is {dtype}, or constant")
+    is_known = dtype in FMA.left | BYTES and left not in workload.constants
+    need(is_known, f"{left} is {dtype}, or constant")
     need_whole(workload, {left: (m, k)})
     for name in right.constants:
         first, *rest = workload.tensors[name].dims

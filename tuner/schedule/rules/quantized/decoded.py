@@ -7,14 +7,17 @@ What theory expects of it: its bytes are those of the packed constants, scales i
 of them is done at every step of every tile (``pack=0``), or once for a panel of a block (``pack=1``): tiles find
 float32 in cache then, and the constants are read while the panel is unpacked.
 
-Where all but what many steps share is small integers, panels are unpacked to words of bfloat16, which has these as they
-are, for instructions that multiply such; what is shared is multiplied by sums. So a product is as exact as in float32.
+Where all but what many steps share is small integers, panels are unpacked to words of bfloat16 or of bytes, which have
+these as they are, for instructions that multiply such; what is shared is multiplied by sums. So a product is as exact
+as in float32, or, of bytes, more so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -22,7 +25,7 @@ from tuner.program.job.task import SearchTask
 from tuner.program.language.expr import TRANSCENDENTAL, Axis, Call, Const, Expr, Extent, Read
 from tuner.schedule.access import values
 from tuner.schedule.loops.estimates import Floats
-from tuner.schedule.product.atom import Atom
+from tuner.schedule.product.atom import SIGNS, Atom
 from tuner.schedule.product.axes import packed_vectors
 from tuner.schedule.product.context import Chunk, EmitContext, Panel
 from tuner.schedule.product.estimate import BYTES, REGISTER_BYTES, Estimate
@@ -105,23 +108,65 @@ class Decoded(Right):
         """Vector ``v`` of the weights of a panel at one step of k, without what is multiplied later."""
         return self._part(context, self.grouped.each if self.grouped else self.weight, panel, row, v)
 
+    def room(self, context: EmitContext, panels: TirExpr, steps: TirExpr) -> AbstractContextManager[TirExpr]:
+        if not context.words.atom.offset:
+            return super().room(context, panels, steps)
+        late = self.late(context)
+        groups = 1 if late is None else -(-late.depth // late.steps)
+        return super().room(context, panels, steps + i64(groups))
+
     def pack(self, context: EmitContext, panel: Panel, to: PackedSlice, chunk: Chunk) -> None:
         """The weights of a panel at these steps of k, as float32 or in words; the steps of a turn share what they
         load."""
-        group, steps = context.words.atom.group, CODES // context.words.atom.group
+        atom = context.words.atom
+        group, steps = atom.group, CODES // atom.group
         whole = tirx.floordiv(chunk.length, i64(steps))
 
-        def unpack(step: TirExpr) -> None:
+        def unpack(step: TirExpr, use: Callable[[int, TirExpr], None] | None = None) -> None:
             first, row = (chunk.first + step) * i64(group), chunk.first - to.first + step
             for v in range(panel.vectors):
                 each = [self.packed_vector(context, panel, to, first + i64(j), v) for j in range(group)]
-                to.store(each[0] if group == 1 else _word(each, context.words.atom), row, i64(v))
+                value = each[0] if group == 1 else _word(each, atom)
+                if use is not None:
+                    value = I.Bind(value)
+                    use(v, value)
+                to.store(value, row + i64(1) if atom.offset else row, i64(v))
 
+        if atom.offset:
+            self._pack_groups(context, panel, to, chunk, unpack)
+            return
         with I.serial(i64(0), whole) as turn:
             for number in range(steps):
                 unpack(turn * i64(steps) + i64(number))
         with I.serial(whole * i64(steps), chunk.length) as step:
             unpack(step)
+
+    def _pack_groups(
+        self, context: EmitContext, panel: Panel, to: PackedSlice, chunk: Chunk,
+        unpack: Callable[[TirExpr, Callable[[int, TirExpr], None]], None],
+    ) -> None:  # fmt: skip
+        """Group by group, with what takes the offset of the rows from each group's sums: the first one's in front of
+        the steps, those of others behind them."""
+        atom, lanes, late = context.words.atom, context.vectors.lanes, self.late(context)
+        every = context.vectors.ramp(0)
+        steps = chunk.length if late is None else i64(min(late.steps, late.depth))
+        offsets = tirx.reinterpret(vector_type(atom.element, lanes * atom.group), constant(SIGNS, "int32", lanes))
+        nothing = constant(0, atom.total, lanes)
+        with I.serial(i64(0), tirx.floordiv(chunk.length + steps - i64(1), steps)) as number:
+            sums = [I.alloc_buffer((lanes,), atom.total) for _ in range(panel.vectors)]
+            for each in sums:
+                I.buffer_store(each, nothing, [every])
+
+            def add(v: int, word: TirExpr) -> None:
+                assert atom.add is not None
+                I.buffer_store(sums[v], atom.add(sums[v][every], offsets, word), [every])
+
+            first = I.Bind(number * steps)
+            with I.serial(first, tirx.min(first + steps, chunk.length)) as step:
+                unpack(step, add)
+            for v, each in enumerate(sums):
+                value = tirx.reinterpret(vector_type(atom.element, lanes * atom.group), nothing - each[every])
+                to.store(value, _start_of(chunk.length, number), i64(v))
 
     def late(self, context: EmitContext) -> Late | None:
         if self.grouped is None:
@@ -129,7 +174,8 @@ class Decoded(Right):
         shared, group = self.grouped.shared, context.words.atom.group
         depth, steps = int(context.depth) // group, -(-self.grouped.steps // group)
         return Late(
-            depth, steps, lambda panel, step, v: self._part(context, shared, panel, step * i64(group), v)
+            depth, steps, lambda panel, step, v: self._part(context, shared, panel, step * i64(group), v),
+            partial(_start_of, i64(depth)) if context.words.atom.offset else None,
         )  # fmt: skip
 
     def _part(self, context: EmitContext, expr: Expr, panel: Panel, step: TirExpr, v: int) -> TirExpr:
@@ -193,7 +239,7 @@ class Decoded(Right):
         each = np.full((1, 1), self._operations(of.task, self.weight))
         if self.grouped:
             each = np.where(of.of["late"] > 0, self._operations(of.task, self.grouped.each), each)
-        joined = np.where(group > 1, JOINED, 0.0)
+        joined = np.where(group > 1, np.where(of.words.is_of_floats, JOINED, JOINED * group), 0.0)
         operations = BESIDE * (group * each + joined) / of.fma_per_cycle
         unpacking = words / of.lanes * (operations + of.lanes * REGISTER_BYTES / c.l2_bytes)
         size = words * of.words.right_bytes
@@ -233,8 +279,23 @@ def _numbers(context: EmitContext, code: Code, index: TirExpr, step: TirExpr, fi
     return bound(large - constant(MAGIC - code.offset, DTYPE, lanes))
 
 
+def _start_of(steps: TirExpr, number: TirExpr) -> TirExpr:
+    """The row of a packed panel of so many steps with what the sums of a group begin with."""
+    return tirx.Select(number > i64(0), steps + number, i64(0))
+
+
 def _word(neighbours: Sequence[TirExpr], atom: Atom) -> TirExpr:
-    """Two vectors of float32 that bfloat16 has as they are, side by side in words: their upper halves."""
+    """Vectors of float32 side by side in words: small integers, or two that bfloat16 has as they are, their upper
+    halves."""
+    if atom.total == "int32":
+        bits, lanes = 32 // atom.group, lanes_of(neighbours[0])
+        mask = constant((1 << bits) - 1, "int32", lanes)
+        word = None
+        for number, each in enumerate(neighbours):
+            own = tirx.bitwise_and(tirx.Cast(vector_type("int32", lanes), I.Bind(each)), mask)
+            moved = tirx.shift_left(own, constant(bits * number, "int32", lanes)) if number else own
+            word = moved if word is None else tirx.bitwise_or(word, moved)
+        return tirx.reinterpret(vector_type(atom.element, atom.group * lanes), word)
     low, high = (I.Bind(as_bits(each, "uint32")) for each in neighbours)
     lanes = lanes_of(low)
     upper, sixteen = constant(0xFFFF0000, "uint32", lanes), constant(16, "uint32", lanes)

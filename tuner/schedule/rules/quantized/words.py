@@ -1,5 +1,5 @@
 """Instructions on words for weights that are computed: where all that steps of k do not share is small integers, these
-and rows of bfloat16 are elements of words, and nothing is rounded."""
+and rows of bfloat16, or of bytes, are elements of words, and nothing is rounded."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tuner.program.language.shapes import ElementTypes
 from tuner.program.language.workload import Workload
 from tuner.program.target import Hardware
 from tuner.schedule.product.atom import Atom
-from tuner.schedule.product.atoms import atoms_of, only_fma
+from tuner.schedule.product.atoms import BYTES, atoms_of, only_fma
 from tuner.schedule.product.product import DTYPE
 from tuner.schedule.rules.quantized.decoded import CODE, Decoded
 
@@ -20,30 +20,45 @@ EXACT = 256
 """All integers up to it are numbers of bfloat16."""
 CODES = 16
 """How many numbers four bits are."""
+LARGEST = 2**31 - 1
+"""Of sums of products of bytes."""
 
 Bounds = tuple[int, int]
 
 
-def instructions(workload: Workload, left: str, right: Decoded, depth: int, hardware: Hardware) -> Mapping[int, Atom]:
-    """By depth multiply-adds; and what multiplies words, if no word or multiplication is of two groups of steps."""
-    every, dtype = dict(only_fma(hardware)), workload.tensors[left].dtype
-    if dtype != ELEMENT or not is_exact(workload, right):
-        return every
+def instructions(
+    workload: Workload, left: str, right: Decoded, depth: int, total: str, hardware: Hardware
+) -> Mapping[int, Atom]:  # fmt: skip
+    """By depth multiply-adds of floats, if sums are these; and what multiplies words, if no word or multiplication is
+    of two groups of steps. Sums of bytes are integers, of which only factors make floats."""
+    every, dtype = dict(only_fma(hardware)) if total == DTYPE else {}, workload.tensors[left].dtype
     shared = min(right.grouped.steps, depth) if right.grouped else depth
+    element = _element(workload, right, dtype, shared)
+    if element is None or (dtype in BYTES and total == DTYPE and right.grouped is None):
+        return every
 
     def fits(atom: Atom) -> bool:
         return atom.group > 1 and depth % atom.group == 0 and (shared == depth or shared % atom.depth == 0)
 
-    return {**every, **{steps: atom for steps, atom in atoms_of(dtype, dtype, DTYPE, hardware).items() if fits(atom)}}
+    found = atoms_of(dtype, element, "int32" if dtype in BYTES else DTYPE, hardware)
+    return {**every, **{steps: atom for steps, atom in found.items() if fits(atom)}}
 
 
-def is_exact(workload: Workload, right: Decoded) -> bool:
-    """Whether what is multiplied at each step is elements of words as it is."""
+def _element(workload: Workload, right: Decoded, left: str, steps: int) -> str | None:
+    """The dtype that has what is multiplied at each step as it is, beside rows of ``left``; None if none has. Sums over
+    so many ``steps`` are to stay in range."""
     types = workload.element_types
     if right.code is not None:
         types = types.with_tensor(CODE.tensor, right.code.dtype)
     bounds = _bounds(workload, types, right, right.grouped.each if right.grouped else right.weight)
-    return bounds is not None and max(map(abs, bounds)) <= EXACT
+    if bounds is None:
+        return None
+    if left == ELEMENT:
+        return ELEMENT if max(map(abs, bounds)) <= EXACT else None
+    if left not in BYTES or max(map(abs, bounds)) * max(map(abs, _range_of(left[0], 8))) * steps > LARGEST:
+        return None
+    ranges = {dtype: _range_of(dtype[0], 8) for dtype in ("int8", "uint8")}
+    return next((each for each, (low, high) in ranges.items() if low <= bounds[0] and bounds[1] <= high), None)
 
 
 def _bounds(workload: Workload, types: ElementTypes, right: Decoded, expr: Expr) -> Bounds | None:
@@ -74,6 +89,8 @@ def _unwrapped(workload: Workload, types: ElementTypes, right: Decoded, expr: Ex
         case Neg(operand=operand):
             one = _bounds(workload, types, right, operand)
             return None if one is None else (-one[1], -one[0])
+        case Binary(operator="&", right=Const(value=int() as mask)) if mask >= 0:
+            return None if _bounds(workload, types, right, expr.left) is None else (0, mask)
         case Binary(operator="+" | "-" | "*" as operator):
             one, other = (_bounds(workload, types, right, each) for each in (expr.left, expr.right))
             return None if one is None or other is None else _combined(operator, one, other)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.compiled import assembly, built_problems, innermost_loops, shortest
-from tests.contract.rule_samples import MLP, SWIGLU
+from tests.contract.rule_samples import MLP, QUANTISED, SWIGLU
 from tests.shares import diagonal
 from tests.tuner.schedule.product.emulated_amx import emulated
 from tuner.errors import IllegalKernel
@@ -25,12 +25,6 @@ from tuner.schedule.space import MicroKernel
 
 RULE = Mlp()
 SERVER = Target.from_json({"kind": "llvm", "mcpu": "sapphirerapids", "num-cores": 1})
-QUANTISED = (
-    "h[m, f] = sum(k) x[m, k] * w1[f, k]\n"
-    "g[m, f] = cast(min(max(round(cast(h[m, f], float32) * s[f]), -127), 127), int8)\n"
-    "y[m, n] = sum(f) g[m, f] * w2[n, f]\n"
-    "out[m, n] = cast(y[m, n], float32) * t[n]"
-)
 SHORT = dict.fromkeys(("x", "w1", "w2", "g", "out"), "bfloat16")
 BYTES = {"x": "int8", "w1": "int8", "w2": "int8", "g": "int8"}
 

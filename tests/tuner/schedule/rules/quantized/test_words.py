@@ -1,4 +1,5 @@
-"""Rows of bfloat16 and small integers are multiplied in words of both: by this CPU's instruction, and in tiles."""
+"""Rows of bfloat16, or of bytes, and small integers are multiplied in words of both: by this CPU's instructions, and in
+tiles."""
 
 from __future__ import annotations
 
@@ -48,6 +49,29 @@ WORKLOADS: Mapping[str, dict[str, Any]] = {
     "zeros": program(f"({CODE} - z[n, k // 64]) * s[n, k // 64]", 192, ("w", "z", "s"), z="uint8", s="bfloat16"),
     "no factor": program("w[n, k] - 128.0", 70),
 }
+ROWS = "out[m, n] = cast(z[m, n], float32) * a[m] * s[n]"
+
+
+def of_bytes(left: str, weight: str, k: int, constant: tuple[str, ...] = ("w",), **dtype: str) -> dict[str, Any]:
+    """With a scale for each row behind."""
+    text = f"z[m, n] = sum(k) x[m, k] * ({weight})\n{ROWS}"
+    types = {"x": left, "w": "uint8", "s": "float32"} | dtype
+    return {"program": text, "extents": {"m": "T", "n": 45, "k": k}, "constant": constant, "dtype": types}
+
+
+INTEGER = "cast((w[n, k // 2] >> (4 * (k % 2))) & 15, int32)"
+OF_BYTES: Mapping[str, dict[str, Any]] = {
+    "int8 by groups": of_bytes("int8", f"({CODE} - 8) * g[n, k // 64]", 320, ("w", "g")),
+    "uint8 by groups": of_bytes("uint8", f"({CODE} - 8) * g[n, k // 128]", 384, ("w", "g"), g="bfloat16"),
+    "int8 by columns": of_bytes("int8", f"({CODE} - 8) * g[n]", 76),
+    "uint8 by codes": of_bytes("uint8", f"{CODE} * g[n]", 76),
+    "int8 by zeros": of_bytes(
+        "int8", f"({CODE} - (zero[n, k // 64] & 15)) * g[n, k // 64]", 192, ("w", "zero", "g"), zero="uint8"
+    ),
+    "int8 by bytes": of_bytes("int8", "w[n, k] * g[n, k // 64]", 192, ("w", "g"), w="int8"),
+    "integers": of_bytes("int8", f"{INTEGER} - 8", 76),
+    "integers without sign": of_bytes("uint8", INTEGER, 140),
+}
 
 
 def task_of(data: Mapping[str, Any], target: Target | None = None, threads: int = 1) -> SearchTask:
@@ -90,6 +114,30 @@ def test_kernels_are_right(words: int, name: str, threads: int) -> None:
     assert kernel["late"] == (name != "no factor")
     sizes = [dict.fromkeys(task.workload.symbols, size) for size in (0, 1, 5, 16, 17, 33, 100)]
     assert built_problems(task, kernel, sizes) == []
+
+
+@pytest.mark.parametrize(("unit", "name", "threads"), diagonal(["words", "tiles"], OF_BYTES, [1, 2], every=3))
+def test_rows_of_bytes_are_right(unit: str, name: str, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By each instruction of this CPU, or in tiles."""
+    if unit == "tiles":
+        vectors = [atom for atom in atoms.ATOMS if atom.unit is None]
+        monkeypatch.setattr(atoms, "ATOMS", [*vectors, *emulated(native().hardware.lanes())])
+    task = task_of(OF_BYTES[name], threads=threads)
+    found = RULE.product(task.workload).atoms(native().hardware)
+    chosen = [depth for depth, atom in found.items() if depth > 1 and (atom.unit is not None) == (unit == "tiles")]
+    assert chosen or (unit == "words" and not HAS_PAIRS)
+    for depth in chosen:
+        kernel = kernel_of(task, depth)
+        sizes = [dict.fromkeys(task.workload.symbols, size) for size in (0, 1, 5, 16, 17, 33)]
+        assert built_problems(task, kernel, sizes) == []
+
+
+def test_products_of_bytes_have_the_instructions_for_them() -> None:
+    for name, alone in (("int8 by groups", (1,)), ("uint8 by codes", (1,)), ("integers", ())):
+        assert groups(OF_BYTES[name], AMX) == (*alone, 2, 4, 64)
+    # The sums of a group could be larger than an int32 holds; what has no factor is no float.
+    assert groups(of_bytes("uint8", "w[n, k] * g[n]", 2**17), AMX) == ()
+    assert groups(of_bytes("int8", f"{CODE} - 8", 64), AMX) == ()
 
 
 @pytest.mark.parametrize("words", chosen(["tiles"], ["pairs", "tiles"]), indirect=True)
@@ -151,3 +199,26 @@ def test_theory_multiplies_words() -> None:
     single, pair, unit = RULE.estimate_s(task, kernels, extents)[:, 0]
     assert unit < 0.8 * pair
     assert pair < 0.8 * single
+
+
+def test_bytes_and_four_bits_stay_in_tiles_inside_the_loop_over_k() -> None:
+    # A loop of few turns is unrolled.
+    grouped = of_bytes("int8", f"({CODE} - 8) * g[n, k // 8192]", 32768, ("w", "g"))
+    for data in (grouped, of_bytes("int8", f"{INTEGER} - 8", 8192)):
+        task = task_of(data, AMX)
+        text = assembly(task, kernel_of(task, 64, mr=32, nv=2))
+        loops = [loop for loop in innermost_loops(text) if any("tdpbss" in line or "tdpbsu" in line for line in loop)]
+        assert loops
+        assert not any(line.startswith(("call", "tilestored")) for loop in loops for line in loop)
+
+
+def test_theory_multiplies_words_of_bytes() -> None:
+    task = task_of(of_bytes("int8", f"({CODE} - 8) * g[n, k // 128]", 4096, ("w", "g")), AMX)
+    extents = extents_of(task.workload, [{"T": 512}])
+    kernels = [
+        kernel_of(task, 1, mr=8, nv=2, tail=0, ku=1, pack=1),
+        kernel_of(task, 4, mr=8, nv=2, tail=0, ku=1),
+        kernel_of(task, 64, mr=32, nv=2, mb=16),
+    ]
+    single, word, unit = RULE.estimate_s(task, kernels, extents)[:, 0]
+    assert unit < word < 0.8 * single
