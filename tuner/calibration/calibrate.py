@@ -84,13 +84,19 @@ def calibrate(
             # They were disturbed: a kernel does not do more multiply-adds than there can be.
             is_doubted, again = True, _levels(runner, probe.task, is_over)
             levels = levels if again is None else levels.or_better(again)
-    observed = measured.observed()
+    every = measured.observed()
+    in_unit = [each for each in every if kind.is_in_unit(each.task)]
+    observed = [each for each in every if not kind.is_in_unit(each.task)]
     count = sum(each.count for each in observed)
     if interrupted() or count < MIN_PROBES or len(observed) < MIN_PRODUCTS:
         why = "it was interrupted" if interrupted() else f"{MIN_PROBES} of {MIN_PRODUCTS} products are needed"
         log.warning("no calibration: %d measurements of %d products; %s", count, len(observed), why)
         return None
     rates, before, after = _rates(observed, kind.centre(levels, target, threads), kind.fitted)
+    if any(each.count for each in in_unit):
+        # One product alone may determine a rate of theirs: none can be left out to judge by.
+        rates = fitted(in_unit, rates, kind.in_unit)
+    count += sum(each.count for each in in_unit)
     return Calibration(
         VERSION, threads, target.fingerprint, kind.completed(rates, levels, threads), levels, count, before, after,
         round(clock() - began_s, 1), datetime.now(UTC).isoformat(timespec="seconds"),

@@ -6,8 +6,9 @@ instructions that a core issues, its nearest cache and its memory are measured b
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 
 import numpy as np
 
@@ -18,7 +19,9 @@ from tuner.program.language.workload import ShapeVar
 from tuner.program.target import Target
 from tuner.program.target.calibration import Levels
 from tuner.program.target.rates import TYPICAL, Rates
-from tuner.schedule import RULES, estimate_s, extents_of
+from tuner.schedule import Rule, estimate_s, extents_of, rules_of
+from tuner.schedule.product import atoms
+from tuner.schedule.product.rule import ProductRule
 from tuner.schedule.space import MicroKernel
 
 LAYERS = ((768, 768), (3072, 768), (768, 3072), (1024, 1024), (2304, 768))
@@ -29,6 +32,11 @@ SQUARES = ("out[m, n] = sum(k) x[m, k] * w[k, n]", "out[m, n] = sum(k) x[m, k] *
 """Products whose operands are all new at each call, and all of whose sizes are dynamic: what copying and transposing
 panels at the call cost, and not to pack them."""
 SIZES = (40, 127, 256, 448, 768)
+TILES = (1024, 2048)
+"""(n, k) of layers that are multiplied in the tiles of a matrix unit, where there is one: of the first instruction for
+floats, and of that for bytes."""
+GROUP = 128
+"""Weights of four bits that share a scale: their sums leave the tiles for each."""
 KERNELS = 9
 """Kernels that are measured of each product."""
 RANDOM = 1 / 3
@@ -36,16 +44,20 @@ RANDOM = 1 / 3
 fitted there tells apart what a search chooses among."""
 DRAWN = 64
 """Random kernels of which the better half is taken by theory."""
+MAX_DRAWN = 40 * DRAWN
+"""Of which not all are in tiles, where these are measured."""
 BATCH = 3
 """Kernels that are built and measured before the next product's: if time ends, it ends for all of them alike."""
-RATED = "x86_contraction"
-"""The rule whose theory the rates are fitted for."""
+RATED = ("x86_contraction", "x86_quantized")
+"""The rules whose theory the rates are fitted for. The second one alone has its sums leave tiles in groups."""
 FITTED = (
     "clock_hz", "fma_latency", "loads", "decode", "l2_bytes", "l3_bytes", "l2_exposed", "stream_exposed",
     "near_exposed", "ahead_exposed", "too_soon", "asked", "single", "tile", "turn", "store", "again", "fetched", "copy",
     "transpose", "call", "block", "fork",
 )  # fmt: skip
 """What theory reads of rates for products of matrices."""
+FITTED_TO_TILES = ("tile_rows", "drained")
+"""What it reads beside these for products in tiles."""
 
 
 def probes(target: Target, threads: int, seed: int = 0) -> Iterator[Probe]:
@@ -58,10 +70,39 @@ def probes(target: Target, threads: int, seed: int = 0) -> Iterator[Probe]:
 
 
 def products(target: Target, threads: int) -> list[SearchTask]:
-    """What is multiplied: those of new operands between the layers, so that a few batches hold both."""
+    """What is multiplied: those of new operands between the layers, so that a few batches hold both, and those in
+    tiles last."""
     layers = [layer(n, k, target, threads) for n, k in LAYERS]
     squares = [square(text, target, threads) for text in SQUARES]
-    return [*layers[:1], *squares, *layers[1:]]
+    return [*layers[:1], *squares, *layers[1:], *in_tiles(target, threads)]
+
+
+def in_tiles(target: Target, threads: int) -> list[SearchTask]:
+    """Layers of which the kernels in tiles are measured: of floats, of weights of four bits beside these, and of bytes.
+    None where the target has no matrix unit."""
+    n, k = TILES
+    units = [atom for atom in atoms.ATOMS if atom.unit is not None and atom.is_on(target.hardware)]
+    found: list[SearchTask] = []
+    for total in ("float32", "int32"):
+        for atom in [each for each in units if each.total == total][:1]:
+            (left,), (right,) = atom.left, atom.right
+            types = {"x": left, "w": right, "out": left if total == "float32" else total}
+            found.append(_tiled("dense", {"n": n, "k": k}, types, target, threads))
+            if left == "bfloat16":
+                args = {"n": n, "k": k, "group": GROUP}
+                found.append(_tiled("dense_int4", args, {"x": left, "out": left}, target, threads))
+    return found
+
+
+def is_in_tiles(task: SearchTask) -> bool:
+    """Whether a product is one of which the kernels in tiles are measured."""
+    return task in in_tiles(task.known_target, task.threads)
+
+
+def _tiled(op: str, args: Mapping[str, int], dtype: Mapping[str, str], target: Target, threads: int) -> SearchTask:
+    rows = ShapeVar("M", range(1, ROWS[-1] + 1))
+    workload = workload_from_json({"op": op, "args": {"m": "M", **args}, "dtype": dict(dtype)})
+    return SearchTask(workload, shape_vars=(rows,), instances=ROWS, target=target, threads=threads)
 
 
 def square(text: str, target: Target, threads: int) -> SearchTask:
@@ -79,13 +120,24 @@ def layer(n: int, k: int, target: Target, threads: int) -> SearchTask:
 
 def _kernels(task: SearchTask, rng: np.random.Generator) -> list[MicroKernel]:
     """Kernels in random order: which are measured, if time ends, must not depend on what theory expects of them."""
-    [rule] = (rule for rule in RULES if rule.name == RATED)
+    rule = next(rule for rule in rules_of(task) if rule.name in RATED)
     space, count = rule.space(task), round(KERNELS * RANDOM)
-    pool = list(dict.fromkeys(space.sample(rng) for _ in range(DRAWN)))
+    units = _units(rule, task)
+    drawn = (space.sample(rng) for _ in range(MAX_DRAWN))
+    fitting = (kernel for kernel in drawn if not units or kernel.get("group") in units)
+    pool = list(dict.fromkeys(islice(fitting, DRAWN)))
     chosen, rest = pool[:count], pool[count:]
     better = _ranked(task, rest)[: max(1, len(rest) // 2)]
     chosen += [better[index] for index in rng.permutation(len(better))[: KERNELS - count]]
     return [chosen[index] for index in rng.permutation(len(chosen))]
+
+
+def _units(rule: Rule, task: SearchTask) -> frozenset[int]:
+    """By depth the instructions of a matrix unit for a product. Of one that has any, only these are measured."""
+    if not isinstance(rule, ProductRule):
+        return frozenset()
+    known = rule.product(task.workload).atoms(task.known_target.hardware)
+    return frozenset(depth for depth, atom in known.items() if atom.unit is not None)
 
 
 def _ranked(task: SearchTask, kernels: Sequence[MicroKernel]) -> list[MicroKernel]:
@@ -131,4 +183,4 @@ def _read(rates: Rates, levels: Levels | None, threads: int) -> Rates:
     )
 
 
-CPU = DeviceKind(probes, FITTED, issuing, reading, of_levels)
+CPU = DeviceKind(probes, FITTED, FITTED_TO_TILES, is_in_tiles, issuing, reading, of_levels)

@@ -30,6 +30,8 @@ SCATTER = 0.05
 TAIL = 1.345
 """Huber's threshold, in SCATTER, for 95 % efficiency on normal errors: a measurement further off pulls no stronger."""
 STEPS, DAMPING, MAX_DAMPING, SMALLEST_GAIN = 40, 10.0, 1e9, 1e-3
+FEW = (0.0, -1.0, -2.0, 1.0, 2.0)
+"""Where a fit without a clock begins, in SPREAD; the first of several that are alike."""
 DIFFERENCE = 0.01
 """The step, in logarithms, of the Jacobian's differences: theory has kinks, and a smaller step would not span them."""
 
@@ -56,7 +58,7 @@ def fitted(observed: Sequence[Observed], centre: Rates, names: Sequence[str], sc
     """
     problem = _Problem(observed, centre, names, scatter)
     # The clock takes all times by one factor: what is left to find is near.
-    at = problem.at_clock()
+    at = problem.at_clock() if "clock_hz" in names else problem.at_best_of_few()
     damping, cost = 1.0, problem.cost(at)
     for _ in range(STEPS):
         curvature, downhill = problem.normal_equations(at)
@@ -138,6 +140,13 @@ class _Problem:
         """The rates of the centre, but for the clock: as fast as the median of the measurements says."""
         at = np.zeros(len(self._names))
         at[self._names.index("clock_hz")] = -np.median(self.residuals(at))
+        return at
+
+    def at_best_of_few(self) -> Floats:
+        """One rate after the other at the best of some: where another one binds, no slope says which way to go."""
+        at = np.zeros(len(self._names))
+        for unit in np.eye(len(at)):
+            at = min((at + step * SPREAD * unit for step in FEW), key=self.cost)
         return at
 
     def normal_equations(self, at: Floats) -> tuple[Floats, Floats]:

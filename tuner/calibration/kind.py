@@ -28,6 +28,10 @@ class DeviceKind:
     """The batches for a target, a number of threads and a seed, in the order in which they are measured."""
     fitted: Sequence[str]
     """The rates that are fitted to the probes."""
+    in_unit: Sequence[str]
+    """Those that are fitted around these, to the probes of a matrix unit."""
+    is_in_unit: Callable[[SearchTask], bool]
+    """Whether a probe is one of a matrix unit."""
     centre: Callable[[Levels | None, Target, int], Rates]
     """The rates around which others are fitted: typical ones, but for what the device measured of instructions."""
     completed: Callable[[Rates, Levels | None, int], Rates]

@@ -8,7 +8,7 @@ from functools import cache
 
 import numpy as np
 
-from tuner.calibration.cpu import FITTED, probes
+from tuner.calibration.cpu import FITTED, in_tiles, probes
 from tuner.calibration.fit import Observed
 from tuner.calibration.kind import Probe
 from tuner.program.job.task import SearchTask
@@ -22,7 +22,9 @@ TARGET = Target.from_json({"kind": "llvm", "mcpu": "sapphirerapids", "num-cores"
 
 @cache
 def all_probes(threads: int = 1) -> tuple[Probe, ...]:
-    return tuple(probes(TARGET, threads))
+    """But for those in tiles."""
+    apart = in_tiles(TARGET, threads)
+    return tuple(probe for probe in probes(TARGET, threads) if probe.task not in apart)
 
 
 def perturbed(seed: int, most: float = 3.0) -> Rates:

@@ -16,7 +16,8 @@ class Rates:
 
     The defaults were fitted to one core of a Sapphire Rapids server, with products of matrices alone
     (docs/decisions/0007), ``near_exposed``, ``asked`` and ``single`` to one of an AMD EPYC (Zen 4); ``operation``,
-    ``function``, ``l1_bytes``, ``memory_bytes`` and ``fork`` are round figures, fitted to nothing. A calibrated device
+    ``function``, ``l1_bytes``, ``memory_bytes``, ``drained`` and ``fork`` are round figures, fitted to nothing, and so
+    is ``tile_rows``, which is what vectors are. A calibrated device
     has rates of its own (tuner/calibration). What theory makes of either the learned residual corrects.
     """
 
@@ -65,6 +66,10 @@ class Rates:
     transpose: float = 0.2
     dot: float = 5.0
     """The cost of each element of the output that is added up across a vector."""
+    tile_rows: float = 1.95
+    """Rows of tiles that a matrix unit loads in a cycle."""
+    drained: float = 2.0
+    """The cost of a row of sums that leaves a matrix unit to be multiplied by a factor and added to totals in memory."""
     call: float = 148.0
     block: float = 26.0
     """The cost of each panel of each block and chunk."""

@@ -272,7 +272,7 @@ class Estimate:
         row."""
         words, c = self.words, self.rates
         down, across = np.ceil(rows / words.rows), vectors * self.lanes / words.columns
-        loads = (down * words.rows + across * words.steps) / c.loads
+        loads = (down * words.rows + across * words.steps) / c.tile_rows
         return np.asarray((np.maximum(down * across * words.cycles, loads) + c.turn) / words.steps)
 
     def _missing(self, rows: Floats) -> Floats:

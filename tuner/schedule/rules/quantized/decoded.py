@@ -49,8 +49,6 @@ WIDENED = 2.0
 """Operations of a vector of elements that are not float32."""
 JOINED = 3.0
 """Operations that make a vector of words of two of float32."""
-LATE_ROW = 2.0
-"""Cycles that a row of sums in a matrix unit takes to be multiplied by a factor and added to totals in memory."""
 BESIDE = 0.6
 """What such an operation takes of the multiply-add units: many cores have further ones for shifts, logic and sums."""
 
@@ -216,7 +214,7 @@ class Decoded(Right):
             late, steps = of.of["late"] > 0, self.grouped.steps
             shared = self._operations(task, self.grouped.shared) / steps
             # Of each multiplication in a unit, the sums of a group go through memory once.
-            drained = LATE_ROW * words.rows * words.steps * group / steps
+            drained = task.rates.drained * words.rows * words.steps * group / steps
             words.cycles = words.cycles + np.where(late, drained, 0.0)
             each = self._operations(task, self.grouped.each)
             operations = np.where(late, each + shared, operations)
