@@ -69,7 +69,7 @@ class Rates:
     tile_rows: float = 1.95
     """Rows of tiles that a matrix unit loads in a cycle."""
     drained: float = 2.0
-    """The cost of a row of sums that leaves a matrix unit to be multiplied by a factor and added to totals in memory."""
+    """The cost of a row of sums that leaves a matrix unit through memory."""
     call: float = 148.0
     block: float = 26.0
     """The cost of each panel of each block and chunk."""

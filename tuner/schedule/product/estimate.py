@@ -265,6 +265,8 @@ class Estimate:
         step = np.where(stays, step, np.maximum(step, from_l2) + c.l2_exposed * np.minimum(step, from_l2))
         store = c.store * np.where(self.of["fetch"] > 0, c.fetched, 1.0)
         stores = rows * vectors * (store + c.again * (self.chunks - 1))
+        if self.words.is_unit.any():
+            stores = stores + np.where(self.words.is_unit, self._drained(rows, vectors), 0.0)
         return np.asarray(self.k * step + self.chunks * c.tile + stores)
 
     def _unit_step(self, rows: Floats, vectors: Floats) -> Floats:
@@ -274,6 +276,11 @@ class Estimate:
         down, across = np.ceil(rows / words.rows), vectors * self.lanes / words.columns
         loads = (down * words.rows + across * words.steps) / c.tile_rows
         return np.asarray((np.maximum(down * across * words.cycles, loads) + c.turn) / words.steps)
+
+    def _drained(self, rows: Floats, vectors: Floats) -> Floats:
+        """Cycles in which totals leave a matrix unit at the end of a chunk: whole tiles, whatever of them is valid."""
+        down, across = np.ceil(rows / self.words.rows), vectors * self.lanes / self.words.columns
+        return np.asarray(self.chunks * down * self.words.rows * across * self.rates.drained)
 
     def _missing(self, rows: Floats) -> Floats:
         """The share of so many rows of the left operand that push each other out of L1: rows that are read in place a
