@@ -18,6 +18,10 @@ from shapewright.models.lifted import Lifting
 from shapewright.torch.normal_form import NothingReplaced, as_it_is
 from tests.shapewright.models.checking import TARGET, check_values, constants_of, exported, labels, lifting_of
 from tests.shapewright.models.nets import DecoderBlock, Encoder, Pictures
+from tuner.program.job.task import SearchTask
+from tuner.program.language.shape_vars import ShapeVar
+from tuner.program.target import Target
+from tuner.schedule import rules_of
 
 BATCH, LENGTH = Dim("batch", min=1, max=4), Dim("length", min=1, max=32)
 RAGGED = ((1, 1), (3, 7), (2, 32))
@@ -171,3 +175,18 @@ def test_elementwise_producers_are_computed_as_rows_are_read() -> None:
     alone = ["dense", "layer_norm", "rms_norm"]
     assert labels == sorted([*alone, "add + layer_norm", "mul + add + softmax", "sub + square + reduce_mean"])
     assert [left.op for left in lifting.left] == ["mul"]
+
+
+def test_a_model_under_autocast_is_multiplied_in_tiles_where_there_are_tiles() -> None:
+    model = nn.Sequential(nn.Linear(64, 128), nn.GELU(), nn.Linear(128, 32))
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        program = exported(model, (torch.randn(3, 64),), ({0: BATCH},))
+    lifting = lifting_of(program)
+    assert labels(lifting) == ["dense + bias + gelu", "dense + bias"]
+    target = Target.from_json({"kind": "llvm", "mcpu": "sapphirerapids", "num-cores": 1})
+    for op in lifting.ops:
+        assert {tensor.dtype for tensor in op.workload.operands} == {"bfloat16"}
+        rows = tuple(ShapeVar(name, range(1, 513)) for name in sorted(op.workload.variables))
+        task = SearchTask(op.workload, shape_vars=rows, target=target, threads=1)
+        (group,) = (axis for axis in rules_of(task)[0].space(task).axes if axis.name == "group")
+        assert group.choices == (1, 2, 32)
