@@ -16,7 +16,8 @@ from shapewright.library import Library, library_in
 from shapewright.progress import rows_of, table
 from shapewright.warm_start import records_of
 from tuner.library.dispatcher import Dispatcher
-from tuner.program.job.jobspec import check_measured, check_policy, parse_budget
+from tuner.measure import FIRST_GPU
+from tuner.program.job.jobspec import check_policy, parse_budget
 from tuner.program.job.policies import DEFAULT_POLICY
 from tuner.program.job.task import SearchTask
 from tuner.program.language.workload import JsonObject
@@ -130,7 +131,6 @@ def tune_here(
     """
     began_s = time.monotonic()
     budget, policy = parse_budget({"trials": trials, "seconds": seconds}), check_policy(policy)
-    check_measured([task], budget)
     collector = _Collector(callbacks)
     # Before the compiler is loaded, which takes seconds.
     collector.say(SearchSummary(Stage.PLAN, trials_budget=budget.trials, seconds_budget=budget.seconds))
@@ -142,7 +142,9 @@ def tune_here(
     known = NOTHING
     if warm_start is not None and budget.trials != 0:
         known = shared_knowledge(records_of(warm_start, [task]), task)
-    with local_tools() as (builder, runner):
+    # A library of theory alone needs no GPU: it is verified where one runs it.
+    gpu = FIRST_GPU if task.known_target.gpu is not None and budget.trials != 0 else None
+    with local_tools(gpu) as (builder, runner):
         task = task.at_rates(rates_here(task, runner)) if calibrated and task.rates == TYPICAL else task
         tuned = tune(
             task,

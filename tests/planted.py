@@ -327,8 +327,8 @@ FAULTS = (
     Fault(
         "GPU: trials that no device can measure are accepted",
         "tuner/program/job/jobspec.py",
-        "if target is None or budget.trials == 0:",
-        "if target is None or budget.trials != 1:",
+        "if target is None or spec.budget.trials == 0:",
+        "if target is None or spec.budget.trials != 1:",
         "job/test_jobspec.py",
         "theory_alone",
     ),

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from tuner.errors import InvalidInput
-from tuner.measure import Builder, BuilderLost, Runner, check_measured
+from tuner.measure import Builder, BuilderLost, Runner
 from tuner.measure.network.addresses import Address
 from tuner.measure.network.connecting import Tracker, within
 from tuner.measure.processes import set_on_signals
@@ -137,7 +137,7 @@ class RayTools:
             return {address: partial(self.on, known, address) for address, known in devices.present(key).items()}
 
         observe, should_rest = devices.speeds.observe, devices.should_rest
-        return RunnerPool(members, devices.report, observe=observe, should_rest=should_rest, check=check_measured)
+        return RunnerPool(members, devices.report, observe=observe, should_rest=should_rest)
 
     def on(self, device: KnownDevice, address: Address) -> RpcRunner:
         """A runner on one device."""

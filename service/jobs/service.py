@@ -6,9 +6,8 @@ from collections.abc import Callable, Sequence
 
 from tuner.errors import InvalidInput
 from tuner.program.job.documents import read_json, read_yaml
-from tuner.program.job.jobspec import JobSpec, parse_job
+from tuner.program.job.jobspec import JobSpec, check_measured, parse_job
 from tuner.program.language.effort import Abandoned
-from tuner.program.target import Target
 from tuner.schedule import rules_of
 from tuner.storage import ApiKey, Device, Job, NotFound, SearchTaskRow
 from tuner.storage.sql import ClientStorage, DeviceStorage
@@ -57,18 +56,18 @@ def read_job(body: bytes, media_type: str, abandoned: Callable[[], bool] = lambd
 
 
 def on_device(spec: JobSpec, devices: Sequence[Device]) -> JobSpec:
-    """``spec`` with its native targets filled in by what its device registered with. Raises InvalidInput."""
-    return spec.on(_target_of(spec.device, devices))
-
-
-def _target_of(key: str, devices: Sequence[Device]) -> Target:
-    """The target of devices of ``key``; of the one seen last if they differ."""
-    matching = [device for device in devices if device.key == key]
-    if matching:
-        return max(matching, key=lambda device: device.seen_at).target
-    known = ", ".join(sorted({device.key for device in devices}))
-    remedy = f"a device that did: {known}" if known else "none has so far: start a worker, or shapewright device serve"
-    raise InvalidInput("device", f"no device ever registered with the key {key!r}", remedy)
+    """``spec`` with its native targets filled in by what its device registered with; of the one seen last if devices of
+    its key differ. Raises InvalidInput, also where none of them can measure it."""
+    matching = [device for device in devices if device.key == spec.device]
+    if not matching:
+        known = ", ".join(sorted({device.key for device in devices}))
+        remedy = (
+            f"a device that did: {known}" if known else "none has so far: start a worker, or shapewright device serve"
+        )
+        raise InvalidInput("device", f"no device ever registered with the key {spec.device!r}", remedy)
+    filled = spec.on(max(matching, key=lambda device: device.seen_at).target)
+    check_measured(filled, [device.target for device in matching])
+    return filled
 
 
 def check_idempotency_key(key: str | None) -> str | None:

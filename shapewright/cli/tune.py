@@ -7,8 +7,9 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,11 +24,11 @@ from shapewright.cli.output import CommandFailed, ExitCode, as_json, quiet_stdou
 from shapewright.defaults import sqlite_url
 
 if TYPE_CHECKING:
-    from tuner.measure import Builder
+    from tuner.measure import Builder, Runner
     from tuner.measure.builders.local import LocalBuilder
     from tuner.measure.runners.local_device import LocalDevice
     from tuner.measure.runners.rpc import RpcRunner
-    from tuner.program.job.jobspec import JobSpec
+    from tuner.program.job.jobspec import Budget, JobSpec
     from tuner.program.job.task import SearchTask
     from tuner.program.target.rates import Rates
     from tuner.storage import Job, Lease
@@ -91,34 +92,55 @@ def tune(
 
 @dataclass(frozen=True)
 class LocalTools:
-    """The tools of a search in this process: builds in child processes, measures on a private device."""
+    """The tools of a search in this process: builds in child processes, measures on private devices: this CPU, or a GPU
+    behind it, or that alone."""
 
     local_builder: LocalBuilder
-    device: LocalDevice
+    devices: tuple[LocalDevice, ...]
 
     def builder(self) -> Builder:
         return self.local_builder
 
-    def runner(self, _key: str) -> RpcRunner:
+    def runner(self, _key: str) -> Runner:
+        from tuner.measure.runners.pool import RunnerPool  # noqa: PLC0415
+
+        if len(self.devices) == 1:
+            return self.first()
+        return RunnerPool(lambda: {each.pid: partial(self.on, each) for each in self.devices})
+
+    def first(self) -> RpcRunner:
+        """A runner on this CPU, if it is one of them."""
+        return self.on(self.devices[0])
+
+    def on(self, device: LocalDevice) -> RpcRunner:
+        """A runner on one device."""
         from tuner.measure.runners.rpc import RpcRunner  # noqa: PLC0415  (TVM)
 
-        return RpcRunner(self.device.connect)
+        return RpcRunner(device.connect)
 
     def parallel_builds(self, _key: str, threads: int) -> int:
         return max(0, len(os.sched_getaffinity(0)) - threads)
 
 
-@contextmanager
-def _tools() -> Iterator[LocalTools]:
-    from tuner.measure.builders.local import LocalBuilder  # noqa: PLC0415  (TVM)
-    from tuner.measure.runners.local_device import LocalDevice  # noqa: PLC0415
+def _gpus_of(tasks: Sequence[SearchTask], budget: Budget) -> tuple[int | None, ...]:
+    """The GPUs that the tasks are measured on, as the driver counts them; None is this CPU, which does for what theory
+    alone chooses."""
+    from tuner.measure import FIRST_GPU  # noqa: PLC0415  (keeps --help fast)
 
-    with closing(LocalBuilder()) as builder:
+    kinds = {task.known_target.gpu is not None and budget.trials != 0 for task in tasks}
+    return tuple(FIRST_GPU if is_gpu else None for is_gpu in sorted(kinds))
+
+
+@contextmanager
+def _tools(gpus: Sequence[int | None]) -> Iterator[LocalTools]:
+    from tuner.measure.builders.local import LocalBuilder  # noqa: PLC0415  (TVM)
+    from tuner.measure.runners.local_device import LocalDevice, gpu_options  # noqa: PLC0415
+
+    with closing(LocalBuilder()) as builder, ExitStack() as started:
         with _sigint_blocked():
             builder.start()
-            local_device = LocalDevice()
-        with local_device as device:
-            yield LocalTools(builder, device)
+            devices = [started.enter_context(LocalDevice(options=gpu_options(gpu))) for gpu in gpus]
+        yield LocalTools(builder, tuple(devices))
 
 
 @contextmanager
@@ -192,7 +214,7 @@ def _rates_of(calibration: str, tools: LocalTools) -> RatesOf:
     from worker.devices.calibrations import typical  # noqa: PLC0415  (TVM)
 
     def here(key: str, task: SearchTask, interrupted: Callable[[], bool], _say: Callable[[str], None]) -> Rates:
-        with closing(tools.runner(key)) as runner:
+        with closing(tools.first()) as runner:
             return rates_here(task, runner, interrupted)
 
     return typical if calibration == "off" else here
@@ -210,9 +232,10 @@ def _run(
 
     Its seconds count from ``began_s`` on, when nothing was loaded yet.
     """
+    from tuner.program.job.jobspec import parse_budget  # noqa: PLC0415  (keeps --help fast)
     from worker.jobs.runner import JobRunner  # noqa: PLC0415  (TVM)
 
-    with _tools() as tools:
+    with _tools(_gpus_of([row.task for row in lease.tasks], parse_budget(lease.job.spec.get("budget")))) as tools:
         rates_of = _rates_of(calibration, tools)
         runner = JobRunner(storage, tools, stopping=stop.is_set, shared=shared, rates_of=rates_of, began_s=began_s)
         with _sigint_blocked():

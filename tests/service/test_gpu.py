@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -11,9 +12,11 @@ from fastapi.testclient import TestClient
 from tests.searching import THEORY, quick_policies
 from tests.serving import lease
 from tuner.library.dispatcher import Dispatcher
-from tuner.measure import Builder, Runner, check_measured
+from tuner.measure import Builder, NotMeasured, Runner
+from tuner.measure._base import never
 from tuner.measure.runners.pool import RunnerPool
 from tuner.measure.runners.simulated import Fleet, SimulatedBuilder, SimulatedRunner
+from tuner.program.job.task import SearchTask
 from tuner.search.policy import shortlist
 from tuner.storage import JobState
 from tuner.storage.sql import Storage
@@ -33,6 +36,13 @@ JOB: dict[str, Any] = {
 }
 
 
+class OfCpu(SimulatedRunner):
+    """Runs nothing for GPUs."""
+
+    def ready(self, task: SearchTask, interrupted: Callable[[], bool] = never) -> None:
+        raise NotMeasured("device one runs code for llvm (znver4), the task is for cuda (sm_80)")
+
+
 class Devices:
     """A worker's tools, where no device runs code for GPUs."""
 
@@ -43,7 +53,7 @@ class Devices:
         return SimulatedBuilder()
 
     def runner(self, key: str) -> Runner:
-        return RunnerPool(lambda: {0: lambda: SimulatedRunner(self.fleet)}, check=check_measured)
+        return RunnerPool(lambda: {0: lambda: OfCpu(self.fleet)})
 
     def parallel_builds(self, key: str, threads: int) -> int:
         return 1
@@ -67,7 +77,7 @@ def test_a_job_without_trials_ends_with_libraries_that_lookups_find_and_no_page_
     assert (job["state"], job["trials"]) == ("COMPLETED", 0)
     logs = "\n".join(str(line) for line in api.get(f"/v1/jobs/{job['id']}/logs").json()["items"])
     assert "20 of 20 kernels that theory prefers fit the hardware" in logs
-    assert "the library is not verified: no device runs code for cuda (sm_80) yet" in logs
+    assert "the library is not verified: device one runs code for llvm (znver4), the task is for cuda (sm_80)" in logs
     for task in api.get(f"/v1/jobs/{job['id']}/tasks").json()["items"]:
         key, asked = task["workload_key"], {"target": task["target_fingerprint"]}
         assert asked["target"].startswith("cuda-sm_80-")

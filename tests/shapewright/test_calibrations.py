@@ -120,12 +120,12 @@ class Tools(LocalTools):
     def __init__(self) -> None:
         pass
 
-    def runner(self, _key: str) -> Any:
+    def first(self) -> Any:
         return Device()
 
 
 @contextmanager
-def only_a_device() -> Iterator[tuple[None, Device]]:
+def only_a_device(_gpu: int | None) -> Iterator[tuple[None, Device]]:
     yield None, Device()
 
 

@@ -2,6 +2,7 @@
 
 from tuner.measure._base import (
     BASELINES_S,
+    FIRST_GPU,
     Builder,
     BuilderLost,
     BuildResult,
@@ -16,13 +17,13 @@ from tuner.measure._base import (
     Turns,
     TurnsRequest,
     WrongDevice,
-    check_measured,
     never,
 )
 from tuner.measure.builders.kept import KeptBuilds
 
 __all__ = [
     "BASELINES_S",
+    "FIRST_GPU",
     "BuildResult",
     "Builder",
     "BuilderLost",
@@ -38,6 +39,5 @@ __all__ = [
     "Turns",
     "TurnsRequest",
     "WrongDevice",
-    "check_measured",
     "never",
 ]

@@ -16,6 +16,8 @@ from tuner.program.language.workload import WorkloadInstance
 from tuner.records import Baselines, ErrorKind, MeasureResult
 from tuner.schedule.space import MicroKernel
 
+FIRST_GPU = 0
+"""The GPU of a search in this process, of those that the driver shows it: CUDA_VISIBLE_DEVICES says which."""
 BASELINES_S = 2.0
 """The time that baselines may take, about."""
 
@@ -24,8 +26,8 @@ class WrongDevice(ShapewrightError):
     """The device is not of the task's target. Another try will find the same."""
 
 
-class NotMeasured(ShapewrightError):
-    """No device runs code of the task's kind of target yet: nothing of it is verified or timed."""
+class NotMeasured(WrongDevice):
+    """The device is of another kind than the task's target: what needs none can do without."""
 
 
 class DeviceLost(ShapewrightError):
@@ -42,12 +44,6 @@ class DeviceFailed(ShapewrightError):
 
 class Interrupted(ShapewrightError):
     """Whoever measures no longer wants the answer; what was running is killed."""
-
-
-def check_measured(task: SearchTask) -> None:
-    """Raise NotMeasured for a task whose code no device runs."""
-    if task.target is not None and not task.target.is_measured:
-        raise NotMeasured(f"no device runs code for {task.target.kind} ({task.target.mcpu}) yet")
 
 
 def never() -> bool:
@@ -173,8 +169,8 @@ class Runner(Protocol):
     """Times candidates on a device, one at a time, or on several at once.
 
     A candidate that crashes, hangs or computes wrongly is a result with an error kind; the device is free again within
-    the runner's time limit. Raises DeviceLost only if no device can be reached any more, and
-    NotMeasured for code of a kind that no device runs.
+    the runner's time limit. Raises DeviceLost only if no device can be reached any more, and NotMeasured where all of
+    them are of another kind than the task's target.
 
     ``interrupted`` is asked several times a second. Once it is true, what is running is killed within seconds.
     """

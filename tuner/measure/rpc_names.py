@@ -13,6 +13,8 @@ LEVELS = "shapewright.levels"
 TAKE_TURNS = "shapewright.turns"
 DESCRIBE = "shapewright.describe"
 JOIN = "shapewright.join"
+LAST_ANSWER = "last_answer"
+"""The key of an answer after which its session has to be given up: a GPU's context does not outlive what broke it."""
 
 ID_SEPARATOR = "@"
 

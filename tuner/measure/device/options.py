@@ -22,7 +22,7 @@ class DeviceOptions:
     there is no tracker. ``address``, by which it is registered: None is the address that it listens at.
 
     ``cores``: those that it measures on, where others of the machine are for other devices; none: all that this process
-    may use.
+    may use. ``gpu``: the GPU that it measures on, as its driver counts them; None: it is this CPU.
     """
 
     host: str | None = None
@@ -33,6 +33,7 @@ class DeviceOptions:
     address: str | None = None
     parent: int | None = None
     cores: tuple[int, ...] = ()
+    gpu: int | None = None
     limits: Limits = DEFAULT_LIMITS
 
 
@@ -64,10 +65,11 @@ def parse_options(argv: list[str]) -> DeviceOptions:
     parser.add_argument("--address", default=None, help="the address that others reach this machine by")
     parser.add_argument("--parent", type=int, default=None, help="end when this process is no longer the parent")
     parser.add_argument("--cores", type=parse_cores, default=(), help="the cores to measure on, as in 0,2-3")
+    parser.add_argument("--gpu", type=int, default=None, help="the GPU to measure on, as the driver counts them")
     parser.add_argument("--user", default=None, help="whom candidates run as")
     parser.add_argument("--memory", type=parse_memory, default=None, help="what a candidate may map, as in 8G")
     given = vars(parser.parse_args(argv))
-    limits = Limits(given.pop("memory"), given.pop("user"))
+    limits = Limits(given.pop("memory"), given.pop("user"), of_data=given["gpu"] is not None)
     return DeviceOptions(**given, limits=limits)
 
 

@@ -30,17 +30,24 @@ from tvm.rpc import base
 from tvm.rpc import server as rpc_server
 
 from tuner.device_auth import Claim
+from tuner.errors import GpuFailed, InvalidInput
 from tuner.measure.child import announce, orphaned
 from tuner.measure.device import bench
+from tuner.measure.device.cpu import CpuPlace
 from tuner.measure.device.options import HERE, DeviceOptions, parse_options, placed
+from tuner.measure.device.place import Place
 from tuner.measure.device.session_folder import FolderWatch
 from tuner.measure.device.signer import TOKEN, Signer, with_signer
+from tuner.measure.gpu.facts import GpuFacts, hold_gpu
+from tuner.measure.gpu.facts import ask as facts_of_gpu
+from tuner.measure.gpu.place import GpuPlace
 from tuner.measure.network.addresses import Address, address_text, is_loopback
 from tuner.measure.network.sockets import connections, listen, unhurried
 from tuner.measure.processes import DEVICE, set_on_signals
 from tuner.measure.rpc_names import device_key
 from tuner.measure.sandbox.confinement import NOT_CONFINED, check, clean_environment, confine, keep_sockets
 from tuner.program.job.cache import CACHES
+from tuner.program.job.task import SearchTask
 from tuner.program.language.workload import JsonObject
 from tuner.program.target import Target, native
 
@@ -77,14 +84,15 @@ class Sessions:
         self.killed += KILLED in text and not any(f"process {pid} " in text for pid in self.asked)
 
 
-def describe(options: DeviceOptions, server: str) -> JsonObject:
+def describe(options: DeviceOptions, server: str, gpu: GpuFacts | None = None) -> JsonObject:
     """What a device says of itself: its id and key, its target, the machine and its software, and in which states of
-    the caches it can time calls. ``server`` names this very process: it changes when the device is restarted."""
+    the caches it can time calls. ``server`` names this very process: it changes when the device is restarted. ``gpu``:
+    the one that it measures on."""
     return {
         "id": _id_of(options),
         "key": options.key,
         "server": server,
-        "target": native().to_json(),
+        "target": (gpu.target if gpu else native()).to_json(),
         "description": {
             "host": socket.gethostname(),
             "cpu": _cpu_name(),
@@ -92,6 +100,7 @@ def describe(options: DeviceOptions, server: str) -> JsonObject:
             "system": f"{platform.system()} {platform.release()}",
             "python": platform.python_version(),
             "tvm": version("apache-tvm"),
+            **(gpu.description() if gpu else {}),
         },
         "caches": list(CACHES),
     }
@@ -105,6 +114,7 @@ def serve(options: DeviceOptions, ready: Ready, should_stop: Callable[[], bool])
     import threadpoolctl  # noqa: F401, PLC0415
 
     options = placed(options)
+    gpu = None if options.gpu is None else _held_gpu(options.gpu)
     if options.cores:
         os.sched_setaffinity(0, options.cores)
     if problem := check(options.limits):
@@ -113,10 +123,10 @@ def serve(options: DeviceOptions, ready: Ready, should_stop: Callable[[], bool])
     server = uuid.uuid4().hex
     sessions = Sessions()
     # Told before there are sessions: they may be unable to read what it is read from.
-    about = describe(options, server)
+    about = describe(options, server, gpu)
     signer = Signer.inherited()
     signer.claim(Claim(about["id"], about["key"], server, Target.from_json(about["target"]).fingerprint))
-    bench.register(lambda: {**about, "killed": sessions.killed}, signer)
+    bench.register(lambda: {**about, "killed": sessions.killed}, signer, _place_of(gpu))
     os.register_at_fork(after_in_child=lambda: _begin_session(options))
     threading.excepthook = sessions.ended
     base.connect_with_retry = unhurried(base.connect_with_retry)
@@ -188,7 +198,28 @@ def _say_where(options: DeviceOptions, port: int) -> None:
 
 
 def _id_of(options: DeviceOptions) -> str:
-    return options.device_id or f"{socket.gethostname()}:{options.key or 'local'}"
+    which = "" if options.gpu is None else f":gpu{options.gpu}"
+    return options.device_id or f"{socket.gethostname()}:{options.key or 'local'}{which}"
+
+
+def _held_gpu(number: int) -> GpuFacts:
+    """A GPU that no other device of this machine measures on, from now on. Raises InvalidInput."""
+    try:
+        facts = facts_of_gpu(number)
+        log.info("GPU %d is %s: %s", number, facts.target.fingerprint, facts.description())
+        hold_gpu(facts)
+    except GpuFailed as error:
+        raise InvalidInput("--gpu", str(error), "leave it out to serve this CPU") from None
+    return facts
+
+
+def _place_of(gpu: GpuFacts | None) -> Callable[[SearchTask], Place]:
+    """Where candidates run: made in the process of a session, which alone has a context of the GPU."""
+    if gpu is None:
+        return CpuPlace
+    number, own = gpu.number, gpu.target.gpu
+    assert own is not None
+    return lambda task: GpuPlace(task, number, own)
 
 
 def _begin_session(options: DeviceOptions) -> None:

@@ -18,6 +18,11 @@ MODULE = f"{device.__name__}.process"
 WAIT_S = 20.0
 
 
+def gpu_options(gpu: int | None) -> tuple[str, ...]:
+    """The options of a device that measures on a GPU of that number; on this CPU where there is none."""
+    return () if gpu is None else ("--gpu", str(gpu))
+
+
 class LocalDevice:
     """Starts the server; ``connect`` opens a session on it, and starts another server if this one has died.
 

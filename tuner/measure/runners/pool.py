@@ -28,7 +28,7 @@ class RunnerPool:
 
     Whichever device is free takes the next request, of whichever call, so that a slow one holds up nothing but its own.
     What a device was lost or failed over is given to another, once; a device that failed rests while others work. A
-    call fails only when all are lost with nothing done. ``check`` raises for a task that none of them can do. For use
+    call fails only when all are lost with nothing done. For use
     from several threads.
     """
 
@@ -39,9 +39,8 @@ class RunnerPool:
         discovery_s: float = DISCOVERY_S,
         observe: Observe = not_observed,
         should_rest: Callable[[Name], bool] = lambda name: False,
-        check: Callable[[SearchTask], None] = lambda task: None,
     ) -> None:
-        self._members, self._observe, self._check = members, observe, check
+        self._members, self._observe = members, observe
         self._workers = DeviceWorkers(members, report, should_rest, discovery_s)
 
     @property
@@ -49,7 +48,6 @@ class RunnerPool:
         return max(1, len(self._members()))
 
     def ready(self, task: SearchTask, interrupted: Callable[[], bool] = never) -> None:
-        self._check(task)
         call: Call[None, bool] = Call(task, [None], lambda runner, _: True, _unknown_health, None, interrupted)
         self._workers.perform(call)
         if call.lost is not None:
@@ -60,8 +58,6 @@ class RunnerPool:
     def run(
         self, task: SearchTask, requests: Sequence[RunRequest], interrupted: Callable[[], bool] = never
     ) -> list[MeasureResult]:
-        self._check(task)
-
         def measured(runner: Runner, request: RunRequest) -> list[MeasureResult]:
             return runner.run(task, [request], interrupted)
 
@@ -88,8 +84,6 @@ class RunnerPool:
         dims: Sequence[Mapping[str, int]],
         interrupted: Callable[[], bool] = never,
     ) -> list[tuple[Mapping[str, int], str]]:
-        self._check(task)
-
         def verified(runner: Runner, point: Mapping[str, int]) -> list[tuple[Mapping[str, int], str]]:
             return runner.verify(task, build, [point], interrupted)
 
@@ -105,7 +99,6 @@ class RunnerPool:
         return problems
 
     def baselines(self, task: SearchTask, instances: Sequence[WorkloadInstance]) -> Baselines:
-        self._check(task)
         call = Call(task, [instances], lambda runner, at: runner.baselines(task, at), _unknown_health, None, never)
         self._workers.perform(call)
         (answer,) = call.answers
@@ -114,8 +107,6 @@ class RunnerPool:
         return answer
 
     def turns(self, task: SearchTask, request: TurnsRequest, interrupted: Callable[[], bool] = never) -> Turns:
-        self._check(task)
-
         def taken(runner: Runner, asked: TurnsRequest) -> Turns:
             return runner.turns(task, asked, interrupted)
 

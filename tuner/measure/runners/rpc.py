@@ -17,7 +17,6 @@ from tuner.measure._base import (
     RunRequest,
     Turns,
     TurnsRequest,
-    check_measured,
     never,
     share_ends,
 )
@@ -109,8 +108,9 @@ class RpcRunner:
         # Beyond what they are meant to take, as long as a candidate has.
         limit_s = BASELINES_S + self._timeout_s
         data = {"instances": [instance.to_json() for instance in instances], "limit_s": limit_s}
-        # Built for the device itself, which may be more than the task's target is.
-        binary = roof_binary(self._open(task).target, task.threads)
+        # Built for the device itself, which may be more than the task's target is. A GPU needs none.
+        own = self._open(task).target
+        binary = b"" if own.gpu else roof_binary(own, task.threads)
         with self._turn(task, never) as session:
             return self._baselines(session, data, binary, limit_s)
 
@@ -171,7 +171,6 @@ class RpcRunner:
 
         Raises DeviceLost, NotMeasured, Interrupted.
         """
-        check_measured(task)
         if self._session is None or not self._serves(self._session, task):
             # The old one is given back first: there may be only one device.
             self.close()
@@ -222,7 +221,7 @@ class RpcRunner:
         self._prepared = session
 
     def _serves(self, session: Session, task: SearchTask) -> bool:
-        return session.task == task and time.monotonic() - session.opened_s <= self._hold_s
+        return not session.is_over and session.task == task and time.monotonic() - session.opened_s <= self._hold_s
 
     def _measure(self, task: SearchTask, request: RunRequest, interrupted: Callable[[], bool]) -> list[MeasureResult]:
         died_on = []

@@ -10,15 +10,16 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from tuner.errors import InvalidInput
-from tuner.measure._base import DeviceLost, Interrupted, WrongDevice, never
+from tuner.measure._base import DeviceLost, Interrupted, NotMeasured, WrongDevice, never
 from tuner.measure.network.addresses import address_text
 from tuner.measure.network.connecting import PROTOCOL_ERRORS, Connected, OutOfTime, within
-from tuner.measure.rpc_names import OPEN
+from tuner.measure.rpc_names import LAST_ANSWER, OPEN
 from tuner.program.job.cache import Cache
 from tuner.program.job.task import SearchTask
 from tuner.program.language.workload import JsonObject
 from tuner.program.target import Target
 from tuner.program.target.cpu_names import SPOKEN
+from tuner.program.target.cuda import differs, spoken
 
 Connect = Callable[[float, Callable[[], bool]], Connected]
 """Opens a session that the device ends after the given seconds, unless interrupted. Raises DeviceLost, Interrupted."""
@@ -34,7 +35,7 @@ class SessionDied(Exception):
     """The process behind the session ended, or cannot be reached."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Session:
     """A session that is prepared for one search task. ``device`` names the device, ``server`` the process that serves
     it."""
@@ -48,6 +49,8 @@ class Session:
     killed: int
     """Sessions of that process before this one that were killed."""
     opened_s: float
+    is_over: bool = False
+    """Whether its process can do no more: the last candidate has broken what others need."""
 
     @classmethod
     def open(cls, connect: Connect, task: SearchTask, life_s: float, interrupted: Callable[[], bool]) -> Self:
@@ -93,7 +96,11 @@ class Session:
             # hung up: another runner of this process may have a session of the device by now.
             self.close()
             raise SessionDied(brief(error)) from error
-        return json.loads(answer)
+        told = json.loads(answer)
+        if isinstance(told, dict) and LAST_ANSWER in told:
+            self.is_over = True
+            return told[LAST_ANSWER]
+        return told
 
     def close(self) -> None:
         """Free the device. Not left to the garbage collector, which would take its time."""
@@ -106,14 +113,24 @@ class Session:
 def _check_target(task: SearchTask, device: Target, name: str) -> None:
     """Code for instructions that the device lacks would crash there, and the crash would be taken for the kernel's."""
     target = task.target or device
-    missing = sorted(set(target.hardware.features) - set(device.hardware.features))
-    problem = f"lacks {', '.join(missing)}, which the target {target.mcpu} has" if missing else None
+    remedy = "tune for its own target, or name another device"
+    if target.kind != device.kind:
+        both = f"runs code for {device.kind} ({device.mcpu}), the task is for {target.kind} ({target.mcpu})"
+        raise NotMeasured(f"device {name} {both}: {remedy}")
+    if problem := _misfit(target, device):
+        raise WrongDevice(f"device {name} {problem}: {remedy}")
+
+
+def _misfit(target: Target, device: Target) -> str | None:
+    """Why a device of the target's kind does not run its code, or not as that hardware does."""
+    if target.gpu is not None and device.gpu is not None:
+        both = f"is {spoken(device.gpu)}, the target {spoken(target.gpu)}"
+        return both if differs(target.gpu, device.gpu) else None
     if target.architecture != device.architecture:
-        spoken = SPOKEN[device.architecture], SPOKEN[target.architecture]
-        problem = f"is of {spoken[0]}, the target {target.mcpu} of {spoken[1]}"
-    if problem:
-        remedy = "tune for its own target, or name another device"
-        raise WrongDevice(f"device {name} ({device.mcpu}) {problem}: {remedy}")
+        theirs, ours = SPOKEN[device.architecture], SPOKEN[target.architecture]
+        return f"({device.mcpu}) is of {theirs}, the target {target.mcpu} of {ours}"
+    missing = sorted(set(target.hardware.features) - set(device.hardware.features))
+    return f"({device.mcpu}) lacks {', '.join(missing)}, which the target {target.mcpu} has" if missing else None
 
 
 def _check_threads(task: SearchTask, cores: int, name: str) -> None:

@@ -45,6 +45,7 @@ SIGNER = "SHAPEWRIGHT_DEVICE_SIGNER"
 KEPT = frozenset(
     {
         *("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR"),
+        *("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"),
         *("LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHOME", "PYTHONUNBUFFERED", "SHAPEWRIGHT_LOG_FORMAT"),
         *("SHAPEWRIGHT_DEBUG", SIGNER, "SHAPEWRIGHT_UP_ID"),
     }
@@ -56,10 +57,12 @@ KEPT = frozenset(
 @dataclass(frozen=True, slots=True)
 class Limits:
     """``memory`` in bytes, beyond what the process has before it sees a candidate: None is MEMORY_SHARE, 0 is no limit.
-    ``user``: whom candidates run as; None is whoever serves."""
+    ``user``: whom candidates run as; None is whoever serves. ``of_data``: bounded is what the process may write to, not
+    what it maps: the driver of a GPU maps as many addresses as there are bytes in the machine and its GPUs."""
 
     memory: int | None = None
     user: str | None = None
+    of_data: bool = False
 
 
 DEFAULT_LIMITS = Limits()
@@ -200,7 +203,8 @@ def _limit_resources(limits: Limits, cores: int) -> None:
         resource.RLIMIT_NOFILE: OPEN_FILES,
     }
     if memory := memory_of(limits):
-        bounds[resource.RLIMIT_AS] = memory + mapped_bytes() + cores * STACKS_BYTES
+        of = resource.RLIMIT_DATA if limits.of_data else resource.RLIMIT_AS
+        bounds[of] = memory + mapped_bytes() + cores * STACKS_BYTES
     for which, bound in bounds.items():
         hard = resource.getrlimit(which)[1]
         allowed = bound if hard == resource.RLIM_INFINITY else min(bound, hard)

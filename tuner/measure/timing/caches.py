@@ -20,11 +20,15 @@ FLUSH = "cache_flush_cpu_non_first_arg"
 
 def flush_of(task: SearchTask, inputs: Callable[[str], Array], outputs: Sequence[Array]) -> Flush | None:
     """What comes before every call of these operands, inputs by name; None where they stay as calls leave them."""
-    if task.cache is Cache.WARM:
-        return None
-    names = [tensor.name for tensor in task.workload.inputs if tensor.constant or task.cache is Cache.COLD]
-    chosen = [*map(inputs, names), *(outputs if task.cache is Cache.COLD else ())]
+    chosen = [*map(inputs, flushed_inputs(task)), *(outputs if task.cache is Cache.COLD else ())]
     return flush_arrays(chosen) if chosen else None
+
+
+def flushed_inputs(task: SearchTask) -> list[str]:
+    """The inputs that a call finds in memory."""
+    if task.cache is Cache.WARM:
+        return []
+    return [tensor.name for tensor in task.workload.inputs if tensor.constant or task.cache is Cache.COLD]
 
 
 def flush_arrays(arrays: Sequence[Array]) -> Flush:

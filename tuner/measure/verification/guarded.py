@@ -35,6 +35,8 @@ class Guarded:
     array: Array
     before: Array
     after: Array
+    region: Array
+    """All three in a row."""
 
     @staticmethod
     def empty(shape: Sequence[int], dtype: np.dtype[Any], skew: int = 0) -> Guarded:
@@ -48,7 +50,7 @@ class Guarded:
         start = skip + guard
         end = start + size
         array = row_major(whole[start:end].view(dtype).reshape(tuple(shape)))
-        return Guarded(array, whole[skip:start], whole[end : end + guard])
+        return Guarded(array, whole[skip:start], whole[end : end + guard], whole[skip : end + guard])
 
     @staticmethod
     def copy_of(values: Array, skew: int = 0) -> Guarded:

@@ -34,13 +34,24 @@ class Case:
 
     def check(self, inputs: Sequence[Array], call: Callable[[Sequence[Array]], object]) -> str | None:
         """Run ``call`` on ``inputs`` (packed where they must be) and the outputs; what is wrong with it, or None."""
-        # Off every alignment but that of an element: users' arrays are.
-        operands = [Guarded.copy_of(array, skew=1) for array in inputs]
+        return self.check_guarded(inputs, lambda operands: call([each.array for each in operands]))
+
+    def check_guarded(
+        self, inputs: Sequence[Array], call: Callable[[Sequence[Guarded]], object], alignment: int = 1
+    ) -> str | None:
+        """``check``, where ``call`` is handed what surrounds its operands, too. These begin at multiples of
+        ``alignment`` bytes, or of an element if that is more."""
+
+        def skew(itemsize: int) -> int:
+            # Off every greater alignment: users' arrays are.
+            return max(1, alignment // itemsize)
+
+        operands = [Guarded.copy_of(array, skew(array.itemsize)) for array in inputs]
         results = [
-            Guarded.empty(wanted.value.shape, NUMPY[tensor.dtype], skew=1)
+            Guarded.empty(wanted.value.shape, NUMPY[tensor.dtype], skew(NUMPY[tensor.dtype].itemsize))
             for tensor, wanted in zip(self.outputs, self.expected, strict=True)
         ]
-        call([guarded.array for guarded in (*operands, *results)])
+        call([*operands, *results])
         problem = _damaged_inputs(operands, inputs) or self._wrong_results(results)
         return f"{problem}, at {self._shape()}" if problem else None
 

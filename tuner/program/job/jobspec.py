@@ -118,7 +118,6 @@ def _parsed(data: object) -> JobSpec:
         if var.name not in used_names:
             raise InvalidInput(f"shape_vars.{var.name}", "no dim of any workload uses it", "leave it out")
     budget = parse_budget(data.get("budget"))
-    check_measured(tasks, budget)
     return JobSpec(
         name=_name(data.get("name", tasks[0].workload.label[:MAX_NAME])),
         tasks=tuple(tasks),
@@ -223,14 +222,19 @@ def parse_budget(data: object) -> Budget:
     return Budget(trials, None if seconds is None else float(seconds))
 
 
-def check_measured(tasks: Iterable[SearchTask], budget: Budget) -> None:
-    """Raise InvalidInput on field ``budget.trials`` for a search that no device can measure."""
-    target = next((task.target for task in tasks if task.target and not task.target.is_measured), None)
-    if target is None or budget.trials == 0:
+def check_measured(spec: JobSpec, devices: Iterable[Target]) -> None:
+    """Raise InvalidInput on field ``budget.trials`` for a search that none of these devices, those of its key, can
+    measure: CPUs of one that another kind of hardware is searched for, a GPU other than the target."""
+    own = list(devices)
+    targets = (task.target for task in spec.tasks if task.target is not None)
+    target = next((each for each in targets if not any(map(each.is_measured_on, own))), None)
+    if target is None or spec.budget.trials == 0:
         return
-    trials = "trials" if budget.trials is None else f"{budget.trials} trials"
-    problem = f"{trials} need a device that runs code for {target.kind} ({target.mcpu}), and there is none yet"
-    raise InvalidInput("budget.trials", problem, "trials: 0, for the library that theory alone chooses")
+    trials = "trials" if spec.budget.trials is None else f"{spec.budget.trials} trials"
+    known = " and ".join(sorted({str(each) for each in own}))
+    problem = f"{trials} need a device that runs code for {target}, those of key {spec.device!r} run it for {known}"
+    remedy = "another `device`, or trials: 0, for the library that theory alone chooses"
+    raise InvalidInput("budget.trials", problem, remedy)
 
 
 def check_policy(policy: object) -> str:

@@ -14,7 +14,7 @@ from tuner.program.target.cpu import Hardware
 from tuner.program.target.cpu_names import architecture_of
 from tuner.program.target.cuda import Gpu
 
-__all__ = ["MEASURED", "READERS", "Gpu", "Hardware", "Target", "gpu_host", "native"]
+__all__ = ["READERS", "Gpu", "Hardware", "Target", "gpu_host", "native"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,15 +30,19 @@ class Target:
     hardware: Hardware
     gpu: Gpu | None = None
 
+    def __str__(self) -> str:
+        return f"{self.kind} ({self.mcpu})" if self.gpu is None else f"{self.kind}: {cuda.spoken(self.gpu)}"
+
     @property
     def architecture(self) -> str:
         """The architecture of the CPU that calls run on, a key of ``cpu_names.TRIPLES``."""
         return architecture_of(self.mcpu if self.gpu is None else gpu_host().mcpu)
 
-    @property
-    def is_measured(self) -> bool:
-        """Whether there are devices that run code of its kind: what there are none for is chosen by theory alone."""
-        return self.kind in MEASURED
+    def is_measured_on(self, device: Target) -> bool:
+        """Whether a device of that target may measure code for this one, by what is known before it is asked."""
+        if self.gpu is None or device.gpu is None:
+            return self.kind == device.kind
+        return not cuda.differs(self.gpu, device.gpu)
 
     @property
     def fingerprint(self) -> str:
@@ -50,6 +54,11 @@ class Target:
         if self.gpu is not None:
             return {"kind": self.kind, **cuda.written(self.gpu)}
         return {"kind": self.kind, "mcpu": self.mcpu, "hardware": cpu.written(self.hardware)}
+
+    @staticmethod
+    def of_gpu(gpu: Gpu) -> Target:
+        """The target of a GPU, called from any CPU of x86-64."""
+        return Target("cuda", gpu.arch, gpu_host().hardware, gpu)
 
     @staticmethod
     def from_json(data: object) -> Target:
@@ -71,8 +80,7 @@ def _cpu_target(data: Mapping[str, Any]) -> Target:
 
 
 def _gpu_target(data: Mapping[str, Any]) -> Target:
-    arch, gpu = cuda.read(data)
-    return Target("cuda", arch, gpu_host().hardware, gpu)
+    return Target.of_gpu(cuda.read(data)[1])
 
 
 def gpu_host() -> Target:
@@ -80,8 +88,6 @@ def gpu_host() -> Target:
     return _cpu_target({"mcpu": "x86-64", "num-cores": 1})
 
 
-MEASURED = ("llvm",)
-"""The kinds of targets that devices run code of."""
 READERS: Mapping[str, Callable[[Mapping[str, Any]], Target]] = {"llvm": _cpu_target, "cuda": _gpu_target}
 """Functions by kind that read a target from JSON. Raise InvalidInput."""
 

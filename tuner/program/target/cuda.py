@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from math import log
 from typing import Any
 
 from tuner.errors import InvalidInput, shown
@@ -115,6 +116,26 @@ SIZES: Mapping[str, range] = {
 }
 """The range of each number of a Gpu."""
 FIELDS = ("kind", "arch", "product", "hardware")
+ALIKE = 0.05
+"""The share by which bandwidths of one product may differ: drivers give clocks in whole MHz."""
+
+
+def nearest_product(arch: str, sms: int, memory_bytes_s: int) -> Gpu:
+    """The product of an instruction set that is most like a GPU of so many SMs and bytes in a second."""
+    of_arch = (gpu for gpu in PRODUCTS.values() if gpu.arch == arch)
+    return min(of_arch, key=lambda gpu: abs(log(gpu.sms / sms)) + abs(log(gpu.memory_bytes_s / max(memory_bytes_s, 1))))
+
+
+def differs(wanted: Gpu, own: Gpu) -> bool:
+    """Whether a GPU is another than the one wanted, by what its code and its latencies depend on. Clocks and limits of
+    power are set by whoever runs it, and change."""
+    ratio = own.memory_bytes_s / wanted.memory_bytes_s
+    return (wanted.arch, wanted.sms) != (own.arch, own.sms) or abs(ratio - 1) > ALIKE
+
+
+def spoken(gpu: Gpu) -> str:
+    """``h100 (sm_90, 132 SMs, 3352 GB/s)``"""
+    return f"{gpu.product} ({gpu.arch}, {gpu.sms} SMs, {gpu.memory_bytes_s / 1e9:.0f} GB/s)"
 
 
 def read(data: Mapping[str, Any]) -> tuple[str, Gpu]:

@@ -1,25 +1,15 @@
 // A stand-in for libcuda.so.1: it does nothing on any GPU, and writes down what it is asked for, one JSON text a line.
 // "Device memory" is memory of this process. Machine code is text: FAKE, a target, and for each function its name and
-// the sizes of its parameters. FAKE_CUDA_GPUS are capabilities, as in 9.0,8.6; FAKE_CUDA_FAIL a function and a code.
+// the sizes of its parameters; running.c has code that runs. FAKE_CUDA_GPUS are capabilities, as in 9.0,8.6;
+// FAKE_CUDA_FAIL a function and a code. What the environment does not say is read from fake.conf beside this library.
 #define _GNU_SOURCE
+#include "driver.h"
 #include <pthread.h>
-#include <stdarg.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-enum { MAX_PARAMETERS = 64, NO_BINARY = 209, NOT_FOUND = 500, INVALID = 1, NO_DEVICE = 100, BAD_CONTEXT = 201 };
-typedef struct {
-  char name[128];
-  char target[16];
-  int device, count, shared, sizes[MAX_PARAMETERS];
-} function_t;
 
 static char *log_text;
 static size_t log_size, log_room;
 static int contexts[16];
-static __thread int *current;
+__thread int *current;
 static int (*on_launch)(const char *);
 static pthread_mutex_t writing = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 
@@ -40,17 +30,14 @@ void fake_forget(void) {
 }
 void fake_on_launch(int (*called)(const char *)) { on_launch = called; }
 
-static int fails(const char *name) {
-  const char *wanted = getenv("FAKE_CUDA_FAIL"), *equals = wanted ? strchr(wanted, '=') : NULL;
+int fails(const char *name) {
+  const char *wanted = setting("FAKE_CUDA_FAIL"), *equals = wanted ? strchr(wanted, '=') : NULL;
   return equals && strlen(name) == (size_t)(equals - wanted) && !strncmp(name, wanted, strlen(name)) ? atoi(equals + 1)
                                                                                                      : 0;
 }
-#define FAILS() \
-  int failed = fails(__func__); \
-  if (failed) return failed
 
-static int capability(int device, int *major, int *minor) {
-  const char *text = getenv("FAKE_CUDA_GPUS");
+int capability(int device, int *major, int *minor) {
+  const char *text = setting("FAKE_CUDA_GPUS");
   for (text = text ? text : "9.0"; device && text; --device) {
     text = strchr(text, ',');
     if (text) ++text;
@@ -64,16 +51,21 @@ int cuInit(unsigned flags) {
   return 0;
 }
 int cuDriverGetVersion(int *version) {
-  const char *wanted = getenv("FAKE_CUDA_VERSION");
+  const char *wanted = setting("FAKE_CUDA_VERSION");
   *version = wanted ? atoi(wanted) : 12080;
   return 0;
 }
 int cuGetErrorName(int code, const char **name) {
-  *name = code == 2 ? "CUDA_ERROR_OUT_OF_MEMORY" : code == NO_BINARY ? "CUDA_ERROR_NO_BINARY_FOR_GPU" : "CUDA_ERROR_OF_FAKE";
+  *name = code == 2                 ? "CUDA_ERROR_OUT_OF_MEMORY"
+          : code == NO_BINARY       ? "CUDA_ERROR_NO_BINARY_FOR_GPU"
+          : code == ILLEGAL_ADDRESS ? "CUDA_ERROR_ILLEGAL_ADDRESS"
+                                    : "CUDA_ERROR_OF_FAKE";
   return 0;
 }
 int cuGetErrorString(int code, const char **text) {
-  *text = code == 2 ? "out of memory" : "as was asked for";
+  *text = code == 2                 ? "out of memory"
+          : code == ILLEGAL_ADDRESS ? "an illegal memory access was encountered"
+                                    : "as was asked for";
   return 0;
 }
 int cuDeviceGetCount(int *count) {
@@ -93,7 +85,7 @@ int cuDeviceGetName(char *name, int room, int device) {
 int cuDeviceGetAttribute(int *value, int attribute, int device) {
   int major = 0, minor = 0;
   if (!capability(device, &major, &minor)) return NO_DEVICE;
-  *value = attribute == 75 ? major : attribute == 76 ? minor : 0;
+  *value = attribute == 75 ? major : attribute == 76 ? minor : hardware(attribute, major, minor);
   return 0;
 }
 int cuDevicePrimaryCtxRetain(void **context, int device) {
@@ -127,6 +119,7 @@ int cuThreadExchangeStreamCaptureMode(int *mode) {
 int cuModuleLoadData(void **module, const void *image) {
   FAILS();
   int major = 0, minor = 0, code = 0;
+  if (is_running(image)) return load_running(module, image, current ? (int)(current - contexts) : -1);
   if (!current || strncmp(image, "FAKE sm_", 8)) return INVALID;
   capability((int)(current - contexts), &major, &minor);
   code = atoi((const char *)image + 8);
@@ -135,6 +128,7 @@ int cuModuleLoadData(void **module, const void *image) {
   return code / 10 == major && code % 10 <= minor ? 0 : NO_BINARY;
 }
 int cuModuleGetFunction(void **function, void *module, const char *name) {
+  if (is_of_running(module)) return function_of_running(function, module, name);
   for (const char *line = module; (line = strchr(line, '\n')); ++line) {
     size_t length = strlen(name);
     if (strncmp(line + 1, name, length) || line[1 + length] != ' ') continue;
@@ -162,6 +156,7 @@ int cuLaunchKernel(void *handle, unsigned x, unsigned y, unsigned z, unsigned bx
                    unsigned shared, void *stream, void **parameters, void **extra) {
   FAILS();
   function_t *function = handle;
+  if (function->run) return run(function, (const unsigned[]){x, y, z}, parameters);
   if (extra || !x || !y || !z || function->device != current - contexts) return INVALID;
   if (shared > (48 << 10) && (int)shared > function->shared) return INVALID;
   pthread_mutex_lock(&writing);  // A line of several parts.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import math
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from tuner.errors import InvalidInput
 from tuner.program.job.cache import Cache
-from tuner.program.job.jobspec import FIELDS, Budget, JobSpec, parse_budget, parse_job
+from tuner.program.job.jobspec import FIELDS, Budget, JobSpec, check_measured, parse_budget, parse_job
 from tuner.program.job.task import SearchTask
 from tuner.program.target import Target, native
 
@@ -132,16 +133,31 @@ def test_a_variable_that_no_workload_uses_is_refused() -> None:
     assert error.field == "shape_vars.S"
 
 
-def test_a_gpu_is_searched_by_theory_alone_beside_a_cpu() -> None:
-    job_of_two = {
-        **{k: v for k, v in JOB.items() if k != "target"},
-        "targets": ["native", {"kind": "cuda", "arch": "sm_80"}],
-    }
-    with pytest.raises(InvalidInput, match=r"budget\.trials: .* code for cuda \(sm_80\)") as caught:
-        parse_job({**job_of_two, "budget": {"seconds": 60}})
-    assert caught.value.remedy == "trials: 0, for the library that theory alone chooses"
-    spec = parse_job({**job_of_two, "threads": 1, "budget": {"trials": 0, "seconds": 60}})
+H100, A100 = ({"kind": "cuda", "product": product} for product in ("h100", "a100"))
+
+
+@pytest.mark.parametrize(
+    ("budget", "devices", "said"),
+    [
+        ({"trials": 0, "seconds": 60}, [V3], ""),
+        ({"trials": 9}, [V3, H100], ""),
+        (
+            {"seconds": 60}, [V3], r"trials need a device that runs code for cuda: h100 \(sm_90, 132 SMs, 3352 GB/s\), "
+            r"those of key 'local' run it for llvm \(x86-64-v3\) \(another `device`, or trials: 0, for the library",
+        ),
+        ({"trials": 9}, [V3, A100], r"9 trials need .* for cuda: a100 \(sm_80, 108 SMs, 1555 GB/s\) and llvm"),
+        ({"trials": 9}, [H100], r"9 trials need a device that runs code for llvm \(x86-64-v3\), those"),
+    ],
+)  # fmt: skip
+def test_what_no_device_measures_is_searched_by_theory_alone(
+    budget: dict[str, Any], devices: list[dict[str, Any]], said: str
+) -> None:
+    job_of_two = {**{k: v for k, v in JOB.items() if k != "target"}, "targets": ["native", H100], "threads": 1}
+    spec = parse_job({**job_of_two, "budget": budget})
     assert [task.target and task.target.kind for task in spec.tasks] == [None, "cuda"]
+    filled, own = spec.on(Target.from_json(V3)), [Target.from_json(each) for each in devices]
+    with pytest.raises(InvalidInput, match=rf"^budget\.trials: {said}") if said else nullcontext():
+        check_measured(filled, own)
 
 
 def test_native_is_filled_in_and_other_targets_stay() -> None:
@@ -207,12 +223,6 @@ def test_native_is_filled_in_and_other_targets_stay() -> None:
         ("instances.0.weight", None, "instances[0].weight", "None is not a weight"),
         ("instances.0.weight", 10**400, "instances[0].weight", "is not a weight"),
         ("target", "cuda", "target", "'cuda' is not known"),
-        (
-            "target",
-            {"kind": "cuda", "product": "h100"},
-            "budget.trials",
-            "need a device that runs code for cuda (sm_90)",
-        ),
         ("target", {"kind": "llvm", "mcpu": "m1"}, "target.mcpu", "'m1' is not known"),
         ("target", 3, "target", "3 is not a target"),
         ("threads", 0, "threads", "0 will not do"),

@@ -1,0 +1,114 @@
+"""Candidates for devices on GPUs: libraries of the launcher whose kernels are small programs in C, which the stand-in
+for NVIDIA's driver runs, and that behave as they are asked to. Beside tests/measuring.py, which has those for CPUs."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.gpus import DRIVER
+from tests.measuring import CRASH, HANG, HANG_WHEN_TIMED, RIGHT, SLOW, K, N, T, kernel
+from tuner.library.dispatcher import Dispatcher, Leaf
+from tuner.library.gpu.build import build_gpu_library
+from tuner.library.package import LIBRARY
+from tuner.measure import BuildResult, RunRequest
+from tuner.measure.runners.local_device import LocalDevice
+from tuner.program.job.task import SearchTask
+from tuner.program.language.workload import WorkloadInstance
+from tuner.program.target import Target
+from tuner.schedule.gpu.cubin import SCRATCH_POINTERS, Cubin
+from tuner.schedule.gpu.plan import Choices, emit
+from tuner.schedule.gpu.tiling import Tiling
+
+H100 = Target.from_json({"kind": "cuda", "product": "h100"})
+TASK = SearchTask("matmul", {"m": T, "n": N, "k": K}, (T,), instances=[5, 64], target=H100)
+
+_SOURCE = """
+#include <math.h>
+#include <signal.h>
+#include <stdint.h>
+#include <unistd.h>
+
+enum { N = %(n)d, K = %(k)d, HANGS = 1, ILLEGAL_ADDRESS = 700, OUT_OF_RESOURCES = -701 };
+int kernel_0(const unsigned *grid, void **parameters, uint64_t *ns) {
+  float *out = *(float **)parameters[0], *x = *(float **)parameters[1], *y = *(float **)parameters[2];
+  const int m = *(int *)parameters[3], n = N;
+  const uint64_t moved = *ns;
+  *ns = 1000 + 100 * (uint64_t)m;
+  for (int i = 0; i < m; ++i)
+    for (int j = 0; j < N; ++j) {
+      float sum = 0;
+      for (int p = 0; p < K; ++p) sum += x[i * K + p] * y[p * N + j];
+      out[i * N + j] = sum;
+    }
+  %(behaviour)s
+  return 0;
+}
+"""
+
+ALIKE: Mapping[str, str] = {
+    SLOW: "usleep(20000); *ns = 1500000;",
+    CRASH: "if (m > 0) return ILLEGAL_ADDRESS;",
+    HANG: "return HANGS;",
+    HANG_WHEN_TIMED: "if (m == 64) return HANGS;",
+}
+"""What behaves on a GPU as another text does on a CPU; other texts do the same on both."""
+WRITES_INPUT = "if (m > 1) y[3] = 7;"
+REFUSED = "return OUT_OF_RESOURCES;"
+
+
+@cache
+def program(behaviour: str = RIGHT) -> bytes:
+    """A library that computes the matmul of TASK and then does as ``behaviour`` says, in C."""
+    module = emit(TASK.workload, Choices(product=Tiling(32, 32, 16)))
+    with tempfile.TemporaryDirectory() as directory:
+        source, binary = Path(directory) / "kernel.c", Path(directory) / "kernel.so"
+        source.write_text(_SOURCE % {"n": N, "k": K, "behaviour": ALIKE.get(behaviour, behaviour)})
+        command = ["gcc", "-shared", "-fPIC", "-O1", "-o", str(binary), str(source)]
+        subprocess.run(command, check=True, timeout=60)
+        code = binary.read_bytes()
+    sizes = (8, 8, 8, 4, *(8,) * SCRATCH_POINTERS)
+    (launch,) = module.launches
+    cubin = Cubin(launch.function.name, code, "", 0, 32, 0, launch.num_warps, "sm_90", sizes)
+    return build_gpu_library(Dispatcher(TASK, (kernel(),), 0, Leaf(0)), [(module, [cubin])]).files[LIBRARY]
+
+
+def built(behaviour: str = RIGHT, number: int = 0) -> BuildResult:
+    return BuildResult(kernel(number), program(behaviour), 0.01)
+
+
+def request(behaviour: str = RIGHT, number: int = 0, *shapes: int) -> RunRequest:
+    return RunRequest(built(behaviour, number), tuple(WorkloadInstance.of({"T": t}) for t in shapes or (5,)))
+
+
+@contextmanager
+def gpu_host(fake_cuda: Path, folder: Path, *settings: str) -> Iterator[Path]:
+    """A folder with a driver of its own: what starts meanwhile finds it. ``settings``: as in FAKE_CUDA_GPUS=8.0."""
+    own = folder / "driver"
+    own.mkdir()
+    shutil.copy(fake_cuda / DRIVER, own / DRIVER)
+    set_gpu(own, *settings)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LD_LIBRARY_PATH", str(own))
+        yield own
+
+
+def set_gpu(driver: Path, *settings: str) -> None:
+    """Of a driver that may be running."""
+    part = driver / "fake.conf.part"
+    part.write_text("".join(f"{line}\n" for line in settings))
+    part.rename(driver / "fake.conf")
+
+
+@contextmanager
+def gpu_device(fake_cuda: Path, folder: Path, *settings: str) -> Iterator[LocalDevice]:
+    """A device that measures on the stand-in's first GPU."""
+    with gpu_host(fake_cuda, folder, *settings), LocalDevice(folder, ["--gpu", "0"]) as device:
+        yield device
