@@ -29,6 +29,8 @@ from tuner.schedule.gpu.tiling import Tiling
 
 H100 = Target.from_json({"kind": "cuda", "product": "h100"})
 TASK = SearchTask("matmul", {"m": T, "n": N, "k": K}, (T,), instances=[5, 64], target=H100)
+PRODUCT = {"program": "out[m, n] = sum(k) x[m, k] * y[k, n]", "extents": {"m": "T", "n": N, "k": K}}
+"""The matmul of TASK, for tasks in which it has constants."""
 
 _SOURCE = """
 #include <math.h>
@@ -65,9 +67,9 @@ REFUSED = "return OUT_OF_RESOURCES;"
 
 
 @cache
-def program(behaviour: str = RIGHT) -> bytes:
-    """A library that computes the matmul of TASK and then does as ``behaviour`` says, in C."""
-    module = emit(TASK.workload, Choices(product=Tiling(32, 32, 16)))
+def program(behaviour: str = RIGHT, task: SearchTask = TASK) -> bytes:
+    """A library that computes the matmul of a task and then does as ``behaviour`` says, in C."""
+    module = emit(task.workload, Choices(product=Tiling(32, 32, 16)))
     with tempfile.TemporaryDirectory() as directory:
         source, binary = Path(directory) / "kernel.c", Path(directory) / "kernel.so"
         source.write_text(_SOURCE % {"n": N, "k": K, "behaviour": ALIKE.get(behaviour, behaviour)})
@@ -77,7 +79,7 @@ def program(behaviour: str = RIGHT) -> bytes:
     sizes = (8, 8, 8, 4, *(8,) * SCRATCH_POINTERS)
     (launch,) = module.launches
     cubin = Cubin(launch.function.name, code, "", 0, 32, 0, launch.num_warps, "sm_90", sizes)
-    return build_gpu_library(Dispatcher(TASK, (kernel(),), 0, Leaf(0)), [(module, [cubin])]).files[LIBRARY]
+    return build_gpu_library(Dispatcher(task, (kernel(),), 0, Leaf(0)), [(module, [cubin])]).files[LIBRARY]
 
 
 def built(behaviour: str = RIGHT, number: int = 0) -> BuildResult:

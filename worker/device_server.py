@@ -9,6 +9,7 @@ from tuner.measure.child import Child
 from tuner.measure.device.signer import TOKEN
 from tuner.measure.network.addresses import Address
 from tuner.measure.processes import DEVICE
+from tuner.measure.runners.local_device import gpu_options
 from tuner.measure.sandbox.confinement import clean_environment
 
 MODULE = f"{device.__name__}.process"
@@ -24,8 +25,9 @@ def start_device(
     port: int = 0,
     data_dir: Path | None = None,
     token: str | None = None,
+    gpu: int | None = None,
 ) -> Child:
-    """Serve this machine as a device in a child process, and wait until it listens.
+    """Serve this machine, or a GPU of it, as a device in a child process, and wait until it listens.
 
     ``device_id`` names the device in the database, the same after every restart; several devices of one machine need
     one each. ``token``: what it joins by. The child ends with ``stop``, or when this process is gone; a session that
@@ -33,4 +35,4 @@ def start_device(
     """
     args = ["--tracker", f"{tracker[0]}:{tracker[1]}", "--key", key, "--host", host, "--port", str(port)]
     environment = clean_environment(DEVICE if token is None else {**DEVICE, TOKEN: token})
-    return Child(MODULE, [*args, "--id", device_id], data_dir=data_dir, environment=environment)
+    return Child(MODULE, [*args, "--id", device_id, *gpu_options(gpu)], data_dir=data_dir, environment=environment)

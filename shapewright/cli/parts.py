@@ -175,6 +175,12 @@ def device() -> None:
     metavar="LIST",
     help="The cores to measure on, as in 0,2-3 [default: all]. One of several devices of a machine has its own.",
 )
+@click.option(
+    "--gpu",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Measure on this NVIDIA GPU, as its driver counts them, in place of the CPU.",
+)
 @click.option("--tunnel", metavar="URL", help="The workers' host, ssh://[USER@]HOST[:PORT]: all goes through SSH.")
 @click.option(
     "--ssh-config", type=click.Path(path_type=Path, dir_okay=False, exists=True), help="In place of ~/.ssh/config."
@@ -198,6 +204,7 @@ def device_serve(
     port: int,
     address: str | None,
     cores: str,
+    gpu: int | None,
     tunnel: str | None,
     ssh_config: Path | None,
     user: str | None,
@@ -207,7 +214,7 @@ def device_serve(
     log_format: str,
     json_output: bool,
 ) -> None:
-    """Serve this machine as a device until it is stopped.
+    """Serve this machine, or a GPU of it, as a device until it is stopped.
 
     It runs what workers send it: private networks only.
     """
@@ -216,7 +223,7 @@ def device_serve(
     from tuner.measure.processes import DEVICE  # noqa: PLC0415  (keeps --help fast)
     from tuner.measure.sandbox.confinement import Limits, clean_environment, parse_memory  # noqa: PLC0415
 
-    limits = Limits(None if memory is None else parse_memory(memory), user)
+    limits = Limits(None if memory is None else parse_memory(memory), user, of_data=gpu is not None)
     environment = with_signer(clean_environment(DEVICE), token_of(token, token_file))
     if os.environ != environment:
         # Of candidates nothing can be kept that this process was started with.
@@ -238,10 +245,13 @@ def device_serve(
             )
         opened = Tunnel.open(Gate.parse(tunnel, ssh_config), at_tracker, port)
         at_tracker, port, host, address = opened.tracker, opened.port, DEVICE_AT, HERE
-    served = placed(DeviceOptions(host, port, key, at_tracker, device_id or "", address, cores=own, limits=limits))
+    served = placed(
+        DeviceOptions(host, port, key, at_tracker, device_id or "", address, cores=own, gpu=gpu, limits=limits)
+    )
 
     def ready(options: DeviceOptions, at: int) -> None:
-        text = f"serving this machine as a device {key!r} of {tracker}, on port {at} of {options.host}"
+        what = "this machine" if gpu is None else f"GPU {gpu} of this machine"
+        text = f"serving {what} as a device {key!r} of {tracker}, on port {at} of {options.host}"
         where = {"host": options.host, "port": at, "address": options.address}
         emit_last({**where, "pid": os.getpid(), "key": key, "tracker": tracker}, json_output, text)
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests import gpu_measuring
 from tests.compiled import small_kernel
 from tests.measuring import CRASH, RIGHT, TASK, request
 from tests.shapewright import bare
@@ -19,12 +20,13 @@ from tests.shares import chosen
 from tuner.device_auth import Claim, credential_of, is_proof, new_nonce, new_token, stored_key_of
 from tuner.library.codegen import compile_candidate
 from tuner.measure import BuildResult, RunRequest
+from tuner.measure._base import never
 from tuner.measure.device.signer import TOKEN
 from tuner.measure.network.connecting import Tracker
-from tuner.measure.rpc_names import JOIN, device_key
+from tuner.measure.rpc_names import DESCRIBE, JOIN, device_key
 from tuner.measure.runners.rpc import RpcRunner
 from tuner.program.job.task import SearchTask
-from tuner.program.target import native
+from tuner.program.target import Target, native
 from tuner.records import ErrorKind
 from worker.tracker import start_tracker
 
@@ -110,6 +112,46 @@ def test_kernels_of_every_kind_run_on_a_board(
     assert result.error == ""
     assert runner.verify(task, build, [{}]) == []
     runner.close()
+
+
+@pytest.fixture
+def gpu_board(tracker: Tracker, tmp_path: Path, fake_cuda: Path) -> Iterator[dict[str, Any]]:
+    """A board with a GPU, as a stand-in for its driver pretends."""
+    where = ("--tracker", f"127.0.0.1:{tracker.port}", "--key", "h100", "--id", "board", "--gpu", "0")
+    line = bare.shapewright("device", "serve", *where, "--json")
+    with (
+        gpu_measuring.gpu_host(fake_cuda, tmp_path),
+        subprocess.Popen(line, stdout=subprocess.PIPE, text=True, cwd=tmp_path) as process,
+    ):
+        assert process.stdout is not None
+        yield json.loads(process.stdout.read())
+        process.terminate()
+        assert process.wait(10) == 0
+
+
+def test_a_gpu_is_served_as_a_device_of_a_key(tracker: Tracker, gpu_board: dict[str, Any]) -> None:
+    assert gpu_board["key"] == "h100"
+    on, key = gpu_measuring, device_key("h100", "board")
+    runner = RpcRunner(lambda life_s, interrupted: tracker.request(key, life_s, 20.0, interrupted), timeout_s=30.0)
+    results = runner.run(on.TASK, [on.request(RIGHT, 1, 5, 64), on.request(CRASH, 2), on.request(RIGHT, 3)])
+    assert [result.error_kind for result in results] == [None, None, ErrorKind.CRASH, None]
+    assert runner.baselines(on.TASK, on.TASK.instances).roof is not None
+    runner.close()
+    about = json.loads(tracker.request(key, 20.0, 20.0, never).call(DESCRIBE))
+    assert Target.from_json(about["target"]).is_measured_on(gpu_measuring.H100)
+    assert (about["description"]["gpu"], about["description"]["cuda"]) == ("Fake 0", "12.8")
+
+
+def test_where_there_is_no_driver_a_gpu_is_not_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "libcuda.so.1").write_text("no library")
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    line = bare.shapewright("device", "serve", "--tracker", "127.0.0.1:9", "--gpu", "0", "--json")
+    ran = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
+    assert ran.returncode == 2, ran.stderr
+    error = json.loads(ran.stdout)["error"]
+    assert error["field"] == "--gpu"
+    assert error["message"].startswith("--gpu: no NVIDIA driver is here (")
+    assert "leave it out to serve this CPU" in error["message"]
 
 
 def test_what_is_blocked_is_what_a_device_does_not_need() -> None:

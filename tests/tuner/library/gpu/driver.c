@@ -2,7 +2,6 @@
 // "Device memory" is memory of this process. Machine code is text: FAKE, a target, and for each function its name and
 // the sizes of its parameters; running.c has code that runs. FAKE_CUDA_GPUS are capabilities, as in 9.0,8.6;
 // FAKE_CUDA_FAIL a function and a code. What the environment does not say is read from fake.conf beside this library.
-#define _GNU_SOURCE
 #include "driver.h"
 #include <pthread.h>
 
