@@ -363,6 +363,30 @@ FAULTS = (
         "return tuple(map(device_of, rows))",
         "service/test_unreadable_rows.py",
     ),
+    Fault(
+        "GPU: the next candidate gets a context that is lost",
+        "tuner/measure/device/bench.py",
+        "self.is_over = self.is_over or self._place.is_lost()",
+        "self.is_over = False",
+        "measure/gpu/test_device.py",
+        "lost",
+    ),
+    Fault(
+        "GPU: what surrounds operands is not copied back",
+        "tuner/measure/gpu/place.py",
+        "self._driver.read(operand.region.ctypes.data, address, operand.region.nbytes)",
+        "self._driver.read(operand.array.ctypes.data, address + operand.before.nbytes, operand.array.nbytes)",
+        "contract/test_device_runner.py",
+        "wrongly and gpu",
+    ),
+    Fault(
+        "GPU: L2 is not written over",
+        "tuner/measure/gpu/place.py",
+        "FLUSHED = 2\n",
+        "FLUSHED = 1\n",
+        "measure/gpu/test_device.py",
+        "l2",
+    ),
 )
 
 
