@@ -12,15 +12,17 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
+from shapewright.gpu import check_host
 from shapewright.library import check_cpu
 from shapewright.snapshot.entries import Entry
 from shapewright.snapshot.reading import Snapshot
 from tuner.errors import InvalidInput, ShapewrightError
 from tuner.library import package
 from tuner.library.dispatcher import Dispatcher
-from tuner.measure import BuildResult, DeviceLost, Runner
+from tuner.measure import FIRST_GPU, BuildResult, DeviceLost, Runner
 from tuner.measure.verification.ragged import ragged_dims
 from tuner.program.job.cache import Cache
+from tuner.program.job.task import SearchTask
 from tuner.program.language.workload import JsonObject
 from tuner.schedule import layouts_of
 from tuner.search.budget import COMPARE_S
@@ -101,19 +103,20 @@ class Checked:
 
 @dataclass
 class Checker:
-    """Checks libraries on one private device of this machine, which is started for the first. A context manager."""
+    """Checks libraries on private devices of this machine, each started for the first that needs it: its CPU, and its
+    first GPU. A context manager."""
 
     seconds: float = COMPARE_S
     _stack: ExitStack = field(default_factory=ExitStack)
-    _runner: Runner | None = None
+    _runners: dict[int | None, Runner] = field(default_factory=dict)
 
     def check(
         self, name: str, files: Mapping[str, bytes], against: tuple[str, Mapping[str, bytes]] | None = None
     ) -> Checked:
         """Check the library of these files; ``against`` is another's name and files.
 
-        Raises ShapewrightError where it cannot be said: this CPU lacks instructions, another release's kernels pack
-        constants differently, the two are of different workloads, timing took too long.
+        Raises ShapewrightError where it cannot be said: this CPU lacks instructions, the GPU is another, another
+        release's kernels pack constants differently, the two are of different workloads, timing took too long.
         """
         try:
             manifest = package.check_files(files)
@@ -148,7 +151,7 @@ class Checker:
         dims = list(verified_at(dispatcher).all)
         dims += [each for each in ragged_dims(dispatcher.task.workload) if each not in dims]
         build = BuildResult(dispatcher.kernels[0], binary, 0.0)
-        wrong = self._device().verify(dispatcher.task, build, dims)
+        wrong = self._device(dispatcher.task).verify(dispatcher.task, build, dims)
         return len(dims), tuple(problem for _, problem in wrong[:MAX_PROBLEMS])
 
     def _compared(self, name: str, library: Contender, shapes: int, other_name: str, other: Contender) -> Checked:
@@ -156,7 +159,7 @@ class Checker:
         if (task.workload.key, task.threads) != (its.workload.key, its.threads):
             problem = f"{other_name} is for {its.workload.key} on {its.threads} threads"
             raise InvalidInput("--against", problem, f"a library for {task.workload.key} on {task.threads}")
-        found = compare(task, self._device(), library, other, limit_s=self.seconds)
+        found = compare(task, self._device(task), library, other, limit_s=self.seconds)
         if found is None:
             problem = "could not be timed beside it: its kernels are another release's, or time was too short"
             raise InvalidInput("--against", f"{other_name} {problem}", "give more --seconds, or pull it again")
@@ -166,12 +169,14 @@ class Checker:
         against = Against(other_name, other.digest, found.ratio, found.noise, found.caution, task.cache.value)
         return Checked(name, library.digest, shapes, (), against)
 
-    def _device(self) -> Runner:
-        if self._runner is None:
+    def _device(self, task: SearchTask) -> Runner:
+        """Raises GpuFailed where there is no GPU for a task that needs one."""
+        gpu = FIRST_GPU if task.known_target.gpu is not None else None
+        if gpu not in self._runners:
             from tuner.measure.local import local_runner  # noqa: PLC0415  (TVM)
 
-            self._runner = self._stack.enter_context(local_runner())
-        return self._runner
+            self._runners[gpu] = self._stack.enter_context(local_runner(gpu))
+        return self._runners[gpu]
 
     def __enter__(self) -> Checker:
         return self
@@ -182,9 +187,8 @@ class Checker:
 
 def _runnable(name: str, manifest: JsonObject, files: Mapping[str, bytes]) -> Contender:
     """The library, if it can be run here. Raises ShapewrightError."""
-    if manifest["target"].get("kind") == "cuda":
-        raise ShapewrightError(f"{name} is for GPUs, on which nothing is verified or timed yet: take one for CPUs")
-    check_cpu(manifest)
+    is_for_gpu = manifest["target"].get("kind") == "cuda"
+    check_host() if is_for_gpu else check_cpu(manifest)
     dispatcher, toolchain = package.dispatcher_of(files, manifest), manifest.get("toolchain") or {}
     library = Contender(manifest["digest"], dispatcher, files[package.LIBRARY], toolchain)
     _check_layouts(name, manifest, library.dispatcher)

@@ -17,7 +17,7 @@ from tests.gpus import DRIVER
 from tests.measuring import CRASH, HANG, HANG_WHEN_TIMED, RIGHT, SLOW, K, N, T, kernel
 from tuner.library.dispatcher import Dispatcher, Leaf
 from tuner.library.gpu.build import build_gpu_library
-from tuner.library.package import LIBRARY
+from tuner.library.package import LIBRARY, LibraryFiles
 from tuner.measure import BuildResult, RunRequest
 from tuner.measure.runners.local_device import LocalDevice
 from tuner.program.job.task import SearchTask
@@ -66,8 +66,13 @@ WRITES_INPUT = "if (m > 1) y[3] = 7;"
 REFUSED = "return OUT_OF_RESOURCES;"
 
 
-@cache
 def program(behaviour: str = RIGHT, task: SearchTask = TASK) -> bytes:
+    """The machine code of such a library."""
+    return library(behaviour, task).files[LIBRARY]
+
+
+@cache
+def library(behaviour: str = RIGHT, task: SearchTask = TASK) -> LibraryFiles:
     """A library that computes the matmul of a task and then does as ``behaviour`` says, in C."""
     module = emit(task.workload, Choices(product=Tiling(32, 32, 16)))
     with tempfile.TemporaryDirectory() as directory:
@@ -79,7 +84,7 @@ def program(behaviour: str = RIGHT, task: SearchTask = TASK) -> bytes:
     sizes = (8, 8, 8, 4, *(8,) * SCRATCH_POINTERS)
     (launch,) = module.launches
     cubin = Cubin(launch.function.name, code, "", 0, 32, 0, launch.num_warps, "sm_90", sizes)
-    return build_gpu_library(Dispatcher(task, (kernel(),), 0, Leaf(0)), [(module, [cubin])]).files[LIBRARY]
+    return build_gpu_library(Dispatcher(task, (kernel(),), 0, Leaf(0)), [(module, [cubin])])
 
 
 def built(behaviour: str = RIGHT, number: int = 0) -> BuildResult:

@@ -12,6 +12,8 @@ import pytest
 from shapewright.c_library.project import write_project
 from shapewright.checking import Checker
 from shapewright.loading import load
+from tests import gpu_measuring
+from tests.measuring import PAST_THE_END, RIGHT
 from tests.shapewright import gpu_calls
 from tests.tuner.library.gpu.driven import dense
 from tuner.errors import GpuFailed, InvalidInput, ShapewrightError
@@ -124,10 +126,23 @@ def test_loading_says_why_a_library_cannot_run(gpu: ProcessPoolExecutor, gpus: s
     assert bool(message) is bool(said)
 
 
+def test_a_library_is_checked_on_a_gpu(fake_cuda: Path, tmp_path: Path) -> None:
+    right, wrong = (gpu_measuring.library(behaviour).files for behaviour in (RIGHT, PAST_THE_END))
+    with gpu_measuring.gpu_host(fake_cuda, tmp_path), Checker() as checker:
+        good, bad = checker.check("right", right, ("right", right)), checker.check("wrong", wrong)
+    assert (good.problems, good.is_good, good.against and good.against.verdict) == ((), True, "equal")
+    assert "elements past the end of its output were overwritten" in bad.problems[0]
+
+
+def test_a_library_is_not_checked_where_there_is_no_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "libcuda.so.1").write_text("no library")
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    with Checker() as checker, pytest.raises(GpuFailed, match=r"^no NVIDIA driver is here"):
+        checker.check("right", gpu_measuring.library(RIGHT).files)
+
+
 def test_what_takes_cpus_alone_says_so(folder: Path, tmp_path: Path) -> None:
     files = files_of.read_files(folder)
-    with Checker() as checker, pytest.raises(ShapewrightError, match="for GPUs, on which nothing is verified"):
-        checker.check("mine", files)
     with pytest.raises(ShapewrightError, match="for GPUs, and is called from Python alone"):
         write_project(files, tmp_path / "c", "mine")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -10,17 +11,25 @@ from types import TracebackType
 from tuner.measure import device
 from tuner.measure._base import DeviceLost, never
 from tuner.measure.child import Child
+from tuner.measure.gpu.facts import ask
 from tuner.measure.network.connecting import Connected, connect_server
 from tuner.measure.processes import DEVICE
 from tuner.measure.sandbox.confinement import clean_environment
+
+log = logging.getLogger(__name__)
 
 MODULE = f"{device.__name__}.process"
 WAIT_S = 20.0
 
 
 def gpu_options(gpu: int | None) -> tuple[str, ...]:
-    """The options of a device that measures on a GPU of that number; on this CPU where there is none."""
-    return () if gpu is None else ("--gpu", str(gpu))
+    """The options of a device that measures on a GPU of that number; on this CPU where there is none. Raises GpuFailed
+    where that cannot be."""
+    if gpu is None:
+        return ()
+    # Here, rather than in a process that would end without an answer.
+    log.info("a device on GPU %d, %s", gpu, ask(gpu).target)
+    return "--gpu", str(gpu)
 
 
 class LocalDevice:
