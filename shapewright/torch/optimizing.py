@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import itertools
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -11,17 +12,20 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch._subclasses import FakeTensor
 from torch.utils._pytree import tree_leaves
 
 from shapewright.sources.finder import Finder, finder_of
 from shapewright.sources.reports import NotReplaced
 from shapewright.sources.source import Match, SourceLike
 from shapewright.torch import modules as tuned
+from shapewright.torch.devices import CPU, device_of, target_of
 from shapewright.torch.reports import Replaced, Report
 from shapewright.torch.tuned_module import Bound, Tuned, bound_rows, bound_whole, restored
 from tuner.errors import InvalidInput
 from tuner.program.job.build import make_workload
 from tuner.program.language.workload import Workload
+from tuner.program.target import native
 
 Bind = Callable[[str, Workload], Bound]
 
@@ -48,7 +52,8 @@ def optimize(
     Parameters are shared with ``model``, and keep their names. ``source``: the URL of a service (the one of
     SHAPEWRIGHT_URL if left out), a directory of libraries, a snapshot file, or several. ``threads``: of the libraries,
     PyTorch's own number if left out. ``sw.torch.report(model)`` tells what was replaced. With ``strict`` raises
-    ShapewrightError where a source cannot be asked, or a module has no library.
+    ShapewrightError where a source cannot be asked, or a module has no library. Where a tensor of the model is on a
+    GPU, libraries are for that GPU, and modules elsewhere stay.
 
     Libraries compute in inference. Where a derivative is wanted (backward, forward mode, ``torch.func``), under
     autocast, for tensors of other classes and layouts, and while ``torch.jit`` traces, PyTorch's own forward runs, with
@@ -58,8 +63,13 @@ def optimize(
     """
     if not isinstance(model, nn.Module):
         raise InvalidInput("model", f"{type(model).__name__} is none", "a torch.nn.Module")
-    finder = finder_of(source, strict=strict, threads=torch.get_num_threads() if threads is None else threads)
     report = Report()
+    target = target_of(itertools.chain(model.parameters(), model.buffers()))
+    if isinstance(target, str):
+        report.note([target])
+        target = native()
+    number = torch.get_num_threads() if target.gpu is None else 1
+    finder = finder_of(source, strict=strict, threads=number if threads is None else threads, target=target)
     result = copied(model, report)
     theirs = set(model.modules())
     for module in result.modules():
@@ -72,7 +82,7 @@ def optimize(
             _swap(name or type(module).__name__, module, finder, report, strict)
     for layer in list(result.modules()):
         if type(layer) is nn.TransformerEncoderLayer and any(isinstance(each, Tuned) for each in layer.modules()):
-            _become(layer, tuned.TunedEncoderLayer, {}, report)
+            _become(layer, tuned.TunedEncoderLayer, {}, report, finder)
     if not isinstance(result, Tuned):
         # torch.jit.script puts what it compiles in the places of modules: of a copy, then.
         result.__dict__["__prepare_scriptable__"] = functools.partial(_scriptable, result)
@@ -97,7 +107,7 @@ def _swap(name: str, module: nn.Module, finder: Finder, report: Report, strict: 
     try:
         bound = _bound(name, module, base, finder, found)
         if bound:
-            _become(module, SWAPS[base][0], bound, report)
+            _become(module, SWAPS[base][0], bound, report, finder)
     except Unfit as error:
         found = Report(kept=[NotReplaced(name, type(module).__name__, str(error))])
     except Exception as error:
@@ -113,7 +123,9 @@ def _swap(name: str, module: nn.Module, finder: Finder, report: Report, strict: 
 
 def _bound(name: str, module: nn.Module, base: type[nn.Module], finder: Finder, report: Report) -> dict[str, Bound]:
     """The libraries of a module, by part. Raises Unfit."""
-    parts = _parts(module, base)
+    parts, device = _parts(module, base), device_of(finder.target)
+    if any(tensor.device.type != device for tensor in itertools.chain(module.parameters(), module.buffers())):
+        raise Unfit(f"its parameters are not in the memory of {'the CPU' if device == CPU else 'the GPU'}")
     bound: dict[str, Bound] = {}
     for part in parts:
         where = name if len(parts) == 1 else f"{name}.{part.name}"
@@ -146,11 +158,12 @@ def _parts(module: nn.Module, base: type[nn.Module]) -> list[Part]:
         raise Unfit(f"no library can be made for it: {error}") from None
 
 
-def _become(module: nn.Module, kind: type[nn.Module], bound: dict[str, Bound], report: Report) -> None:
+def _become(module: nn.Module, kind: type[nn.Module], bound: dict[str, Bound], report: Report, finder: Finder) -> None:
     # torch.fx leaves modules of this place whole, as it does those that they replace.
     module.__dict__["__module__"] = type(module).__module__
     module.__class__ = kind
     module.bound = bound
+    module.tuned_for = device_of(finder.target)
     module.shapewright_report = report
 
 
@@ -228,12 +241,13 @@ def _dtype(*tensors: torch.Tensor | None) -> str:
     dtypes = {str(tensor.dtype).removeprefix("torch.") for tensor in given}
     if dtypes not in ({"float32"}, {"bfloat16"}, {"float16"}):
         raise Unfit(f"its parameters are of {', '.join(sorted(dtypes))}")
-    if any(type(tensor) not in (torch.Tensor, nn.Parameter) or tensor.layout is not torch.strided for tensor in given):
+    if any(
+        type(tensor) not in (torch.Tensor, nn.Parameter, FakeTensor) or tensor.layout is not torch.strided
+        for tensor in given
+    ):
         raise Unfit("its parameters are sparse, or of a class of their own")
     if any(tensor.is_inference() for tensor in given):
         raise Unfit("its parameters were made in inference mode: a change of them could not be noticed")
-    if any(tensor.device.type != "cpu" for tensor in given):
-        raise Unfit("its parameters are not in the memory of the CPU")
     return dtypes.pop()
 
 

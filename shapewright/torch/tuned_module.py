@@ -18,6 +18,7 @@ from torch.utils._device import DeviceContext
 
 from shapewright.models.lifted import View
 from shapewright.sources.reports import Report
+from shapewright.torch.devices import CPU
 from shapewright.torch.op import call
 from shapewright.torch.packs import forget
 from shapewright.torch.plan import DTYPES, Plan, Taken
@@ -34,7 +35,7 @@ AUTOCAST = "autocast is active, which chooses dtypes by PyTorch's operators: PyT
 TRACED = "torch.jit traces the model, and traces have PyTorch's own operators"
 OVERRIDDEN = "a mode of torch.overrides is active, which PyTorch's own operators have to see: they ran"
 LAYOUT = "a tensor lies in memory in an order that PyTorch's own keeps, and tuned kernels do not: PyTorch's own ran"
-SUBCLASS = "a tensor is nested, sparse, or of a class of its own: PyTorch's own ran"
+SUBCLASS = "a tensor is nested, sparse, elsewhere, or of a class of its own: PyTorch's own ran"
 
 
 class Bound:
@@ -81,9 +82,11 @@ def _axes(tensor: Tensor) -> View:
 
 
 class Tuned:
-    """What tuned modules share. ``bound``: by what it is for, the library; ``report``: that of the whole model."""
+    """What tuned modules share. ``bound``: by what it is for, the library; ``tuned_for``: the kind of device that
+    libraries compute on; ``report``: that of the whole model."""
 
     bound: dict[str, Bound]
+    tuned_for: str = CPU
     shapewright_report: Report
     training: bool
     parameters: Callable[[], Any]
@@ -111,7 +114,8 @@ class Tuned:
 
     def must_be_pytorchs(self, *tensors: torch.Tensor | None) -> bool:
         """Whether only PyTorch's own gives the right result for these tensors here. Says why."""
-        reason = _obstacle() or next(filter(None, map(_unfit, tensors)), "")
+        device = self.tuned_for
+        reason = _obstacle(device) or next((why for each in tensors if (why := _unfit(each, device))), "")
         if not reason and wants_gradient(*tensors):
             reason = GRADIENTS
         if reason:
@@ -163,19 +167,19 @@ def restored(module: nn.Module) -> nn.Module:
     return module
 
 
-ADDED = ("__module__", "__prepare_scriptable__", "bound", "shapewright_report")
+ADDED = ("__module__", "__prepare_scriptable__", "bound", "shapewright_report", "tuned_for")
 """What ``optimize`` puts in a module."""
 
 
-def _obstacle() -> str:
+def _obstacle(device: str) -> str:
     """What is active that only PyTorch's own operators take part in; empty if nothing is."""
     if torch._C._are_functorch_transforms_active():
         return TRANSFORMED
     if forward_ad._current_level >= 0:
         return TANGENTS
     if torch.compiler.is_compiling():
-        return AUTOCAST if torch.is_autocast_enabled("cpu") else ""
-    if torch._C._is_any_autocast_enabled() and torch.is_autocast_enabled("cpu"):
+        return AUTOCAST if torch.is_autocast_enabled(device) else ""
+    if torch._C._is_any_autocast_enabled() and torch.is_autocast_enabled(device):
         return AUTOCAST
     if torch._C._get_tracing_state() is not None:
         return TRACED
@@ -186,12 +190,14 @@ def _obstacle() -> str:
     return ""
 
 
-def _unfit(tensor: torch.Tensor | None) -> str:
-    """Why a tensor is none that a library reads; empty if it is one. A compiler's stand for such that are."""
+def _unfit(tensor: torch.Tensor | None, device: str) -> str:
+    """Why a tensor is none that a library for a device reads; empty if it is one. A compiler's stand for such that
+    are."""
     if tensor is None or torch.compiler.is_compiling() or isinstance(tensor, FakeTensor):
         return ""
     is_plain = type(tensor) is torch.Tensor or type(tensor) is nn.Parameter
-    return "" if is_plain and tensor.is_cpu and tensor.layout is torch.strided and not tensor.is_nested else SUBCLASS
+    is_there = tensor.is_cpu if device == CPU else tensor.is_cuda
+    return "" if is_plain and is_there and tensor.layout is torch.strided and not tensor.is_nested else SUBCLASS
 
 
 def wants_gradient(*tensors: torch.Tensor | None) -> bool:

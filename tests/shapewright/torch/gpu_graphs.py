@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import tempfile
+import warnings
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from shapewright.download import write
 from shapewright.sources.finder import finder_of
 from shapewright.torch.devices import target_of
 from shapewright.torch.graphs import replace_lifted
+from shapewright.torch.modules import TunedLinear
 from shapewright.torch.op import call
+from shapewright.torch.optimizing import optimize
+from shapewright.torch.reports import Report
+from shapewright.torch.tuned_module import Bound
 from tests.tuner.library.gpu.driven import build
 from tuner.program.job.build import workload_from_json
 from tuner.program.target import Target, native
@@ -39,6 +46,61 @@ def targets(capability: tuple[int, int]) -> list[str]:
     finally:
         torch.cuda.get_device_capability = before
     return [each if isinstance(each, str) else each.mcpu for each in found]
+
+
+def optimized() -> dict[str, Any]:
+    """A linear layer on a GPU, and one that stays on the CPU, where there is a library for sm_90."""
+    before, torch.cuda.get_device_capability = torch.cuda.get_device_capability, lambda device: (9, 0)
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            _, files = build(workload_from_json(WORKLOAD), [Choices()])
+            write(files.files, Path(folder))
+            model = nn.Sequential(*(nn.Linear(48, 64, device="meta", dtype=torch.float16) for _ in range(2)))
+            with FakeTensorMode(), torch.no_grad():
+                for layer, device in zip(model, ("cuda", "cpu"), strict=True):
+                    for name, parameter in list(layer.named_parameters()):
+                        fake = torch.empty(parameter.shape, dtype=torch.float16, device=device)
+                        setattr(layer, name, nn.Parameter(fake, requires_grad=False))
+                result = optimize(model, folder)
+                x = torch.empty((5, 48), dtype=torch.float16, device="cuda")
+                with _Seen() as seen:
+                    out = result[0](x)
+            report = result.shapewright_report
+            return {
+                "calls": seen.functions.count(call),
+                "output": (str(out.device), tuple(out.shape)),
+                "notes": list(report.notes),
+                "kept": [(each.where, each.reason) for each in report.kept],
+                "for": [getattr(layer, "tuned_for", None) for layer in result],
+            }
+    finally:
+        torch.cuda.get_device_capability = before
+
+
+class _Seen(TorchDispatchMode):  # type: ignore[misc]
+    """The operators that run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.functions: list[Any] = []
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.functions.append(function)
+        return function(*args, **(kwargs or {}))
+
+
+def elsewhere() -> list[Any]:
+    """A module that is tuned for a GPU, given a tensor on the CPU: whether PyTorch's own ran, and what was said."""
+    module = TunedLinear(48, 64)
+    module.bound, module.shapewright_report, module.tuned_for = {}, Report(), "cuda"
+    module.bound["linear"] = Bound("0" * 64, workload_from_json({**WORKLOAD, "dtype": "float32"}), {})
+    x = torch.ones(5, 48)
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        return [
+            torch.equal(module(x), functional.linear(x, module.weight, module.bias)),
+            *module.shapewright_report.notes,
+        ]
 
 
 def replaced(device: str, target: str) -> dict[str, Any]:

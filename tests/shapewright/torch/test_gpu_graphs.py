@@ -39,3 +39,16 @@ def test_libraries_are_for_the_gpu_of_the_inputs(gpu: ProcessPoolExecutor) -> No
     assert gpu.submit(gpu_graphs.targets, (9, 0)).result(TIMEOUT_S) == [native().mcpu, "sm_90"]
     _, reason = gpu.submit(gpu_graphs.targets, (7, 5)).result(TIMEOUT_S)
     assert reason.startswith("no libraries are made for GPUs of sm_75: known are sm_80, ")
+
+
+def test_modules_on_a_gpu_are_tuned_for_it_and_others_stay(gpu: ProcessPoolExecutor) -> None:
+    found = gpu.submit(gpu_graphs.optimized).result(TIMEOUT_S)
+    assert (found["calls"], found["for"], found["notes"]) == (1, ["cuda", None], [])
+    assert found["output"] == ("cuda:0", (5, 64))
+    assert found["kept"] == [("1", "its parameters are not in the memory of the GPU")]
+
+
+def test_a_tensor_elsewhere_is_pytorchs(gpu: ProcessPoolExecutor) -> None:
+    is_right, said = gpu.submit(gpu_graphs.elsewhere).result(TIMEOUT_S)
+    assert is_right
+    assert "elsewhere" in said
