@@ -15,6 +15,7 @@ import pytest
 from benchmarks.service import main
 from benchmarks.serving.figures import best_paths, far_paths, percentile
 from benchmarks.serving.filled import CPUS, NotEmpty, Scale, dense_job, load
+from tests.shares import chosen
 from tuner.program.job.jobspec import parse_job
 from tuner.storage.sql import open_storage
 
@@ -38,6 +39,7 @@ def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
         connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 
+@pytest.mark.parametrize("empty_url", chosen(["sqlite"], ["sqlite", "postgresql"]), indirect=True)
 def test_what_is_loaded_is_what_the_database_serves(empty_url: str) -> None:
     loaded = load(empty_url, TINY)
     storage = open_storage(empty_url)

@@ -13,6 +13,7 @@ from tuner.storage.sql import Storage
 pytestmark = pytest.mark.together("browser")
 
 
+@pytest.mark.soak
 def test_kernels_are_brushed_trials_filtered_and_requests_tried(storage: Storage, visitor: Visitor) -> None:
     job = searched(storage)
     page = visitor.open(f"/jobs/{job.id}")

@@ -78,6 +78,7 @@ def test_two_hundred_devices_fit_and_are_filtered(
     assert page.evaluate("document.documentElement.scrollWidth") <= size[0]
 
 
+@pytest.mark.soak
 def test_the_lanes_follow_and_a_device_is_quarantined_and_released(storage: Storage, visitor: Visitor) -> None:
     page = visitor.open("/devices")
     assert page.locator(".lane path").count() == 0

@@ -18,7 +18,7 @@ from tuner.storage.sql import Storage
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-pytestmark = pytest.mark.together("browser")
+pytestmark = [pytest.mark.together("browser"), pytest.mark.soak]
 
 
 def test_a_report_opens_without_the_service(storage: Storage, browser: Browser, tmp_path: Path) -> None:

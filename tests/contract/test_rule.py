@@ -105,7 +105,7 @@ def test_a_program_that_is_not_taken_has_a_reason(rule: Rule) -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-@settings(max_examples=10)
+@settings(max_examples=5)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_moves_of_the_space_are_legal_and_bear_the_rules_name(case: Asked, seed: int) -> None:
     rule, task = case.rule, case.task

@@ -132,6 +132,7 @@ def test_a_search_that_aborts_fails_its_own_job_alone(storage: Storage, actors: 
     assert not any("level" in data for data in said)
 
 
+@pytest.mark.soak
 def test_a_cancelled_job_waits_for_no_trial(storage: Storage, actors: SearchActors) -> None:
     job = Job(storage, actors, trial_s=FOREVER_S)
     wait_for(job._fleet._free.empty)

@@ -36,7 +36,7 @@ HELD = ("libs.lock", "all.snapshot", "tuned", "libs/qkv", "new", "qkv", "records
 """Files and directories that command lines of the pages read."""
 ELSEWHERE = {"docker", "kubectl", "cmake", "export", "curl"}
 """Commands of other programs: their lines are parsed by the shell alone, but for the addresses of curl."""
-QUICK_SCENES = [f"howto/{name}.md" for name in ("build", "pull-a-library", "submit-a-program", "figures", "pytorch")]
+QUICK_SCENES = [f"howto/{name}.md" for name in ("build", "pull-a-library", "submit-a-program", "figures")]
 """The other pages build libraries of what theory chooses for a model, in seconds each."""
 
 

@@ -233,31 +233,38 @@ def test_the_suites_over_operators_policies_and_pages_pass_with_what_was_added(t
     assert passed(tree, [f"tests/{suite}" for suite in suites], "silu_mul or climbing") > 15
 
 
+@pytest.mark.soak
 def test_the_operator_is_in_the_catalogue(answers: dict[str, str]) -> None:
     assert answers["operator"] == "silu_mul 2 True"
 
 
+@pytest.mark.soak
 def test_the_rule_takes_its_pattern_before_others(answers: dict[str, str]) -> None:
     assert answers["rules"] == "column_sum column_reduction"
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("vectors", [1, 2, 4, 8])
 def test_kernels_of_the_rule_are_right(answers: dict[str, str], vectors: int) -> None:
     assert answers[f"vectors={vectors}"] == "None"
 
 
+@pytest.mark.soak
 def test_code_is_built_for_the_target(answers: dict[str, str]) -> None:
     assert answers["target"] == r"b'\x7fELF'"
 
 
+@pytest.mark.soak
 def test_the_policy_climbs_to_the_fastest_kernel_and_ends(answers: dict[str, str]) -> None:
     assert answers["policy"] == "8"
 
 
+@pytest.mark.soak
 def test_the_figure_is_drawn_and_says_when_there_is_nothing_to_show(answers: dict[str, str]) -> None:
     assert answers["figure"] == "1 True There are no trials."
 
 
+@pytest.mark.soak
 def test_the_route_is_served_and_is_the_line_that_the_contract_lacks(answers: dict[str, str]) -> None:
     lacking = {route.replace(":", " ", 1) for route in answers["routes"].split()} - set(listed(section("HTTP")))
     assert lacking == set(listed(contract_line()))

@@ -83,6 +83,7 @@ def _more_than(known: int, directory: Path) -> bool:
     return records(directory) > known
 
 
+@pytest.mark.soak
 def test_an_interruption_before_the_search_leaves_a_job_that_goes_on(tmp_path: Path) -> None:
     job, directory = tmp_path / "job.yaml", tmp_path / "out"
     job.write_text(JOB)

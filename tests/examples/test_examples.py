@@ -52,6 +52,7 @@ def layer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
+@pytest.mark.soak
 @pytest.mark.skipif(shutil.which("cmake") is None, reason="cmake is not here")
 def test_a_c_program_with_cmake(layer: Path, tmp_path: Path) -> None:
     run("cmake", "-S", EXAMPLES / "c_program", "-B", tmp_path / "build", f"-DLAYER={layer}")

@@ -14,6 +14,7 @@ from shapewright.snapshot import merge
 from tests.compiled import small_kernel
 from tests.shapewright.conftest import Shapewright
 from tests.shapewright.snapshot.samples import pulled, task
+from tests.shares import every, spread
 from tuner.library.build import build_library
 from tuner.library.codegen import compile_candidate
 from tuner.library.dispatcher import Dispatcher, Leaf
@@ -75,12 +76,17 @@ def test_a_good_library_is_right_and_timed_beside_another(shapewright: Shapewrig
 
 @pytest.mark.parametrize(
     ("timed", "code", "says"),
-    [
-        (Comparison("0" * 64, 0.8, 0.05, True), 1, "slower: 0.80x over"),
-        (Comparison("0" * 64, 0.98, 0.05, True), 0, None),
-        (Comparison("0" * 64, 1.0, 0.0, False), 1, "it failed while it was timed"),
-        (None, 2, "could not be timed beside it"),
-    ],
+    spread(
+        every(
+            3,
+            [
+                (Comparison("0" * 64, 0.8, 0.05, True), 1, "slower: 0.80x over"),
+                (Comparison("0" * 64, 0.98, 0.05, True), 0, None),
+                (Comparison("0" * 64, 1.0, 0.0, False), 1, "it failed while it was timed"),
+                (None, 2, "could not be timed beside it"),
+            ],
+        )
+    ),
 )
 def test_the_exit_code_goes_by_what_was_timed(
     shapewright: Shapewright,

@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from tests.measuring import wait_for
-from tests.shares import chosen
 
 ROOT = Path(__file__).resolve().parents[2]
 SERVICE, BOARD = "198.18.7.1", "198.18.7.2"
@@ -101,7 +100,8 @@ def _serve(*more: str) -> Sequence[str]:
     return (*line, "--json", *more)
 
 
-@pytest.mark.parametrize("more", chosen([()], [(), ("--host", "0.0.0.0")]))
+@pytest.mark.soak
+@pytest.mark.parametrize("more", [(), ("--host", "0.0.0.0")])
 def test_a_device_of_another_host_is_reached_as_the_guide_has_it(
     hosts: tuple[Host, Host, ExitStack], more: tuple[str, ...]
 ) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.shares import every
 from tuner.measure.processes import DEVICE
 from tuner.without_torch import ENVIRONMENT
 
@@ -42,12 +43,12 @@ def torch_is_imported_by(statements: str, folder: Path, environment: dict[str, s
     return (folder / "asked").exists()
 
 
-@pytest.mark.parametrize("environment", [ENVIRONMENT, DEVICE], ids=["own", "device"])
+@pytest.mark.parametrize("environment", every(2, [ENVIRONMENT, DEVICE]), ids=["own", "device"])
 def test_processes_that_are_asked_to_import_tvm_alone(environment: dict[str, str], tmp_path: Path) -> None:
     assert not torch_is_imported_by("import tuner, tvm", tmp_path, environment)
 
 
-@pytest.mark.parametrize("program", [COMMAND, "import worker, tvm"], ids=["command line", "worker"])
+@pytest.mark.parametrize("program", every(2, [COMMAND, "import worker, tvm"]), ids=["command line", "worker"])
 def test_our_own_programs_import_tvm_alone(program: str, tmp_path: Path) -> None:
     assert not torch_is_imported_by(program, tmp_path, UNSET)
 

@@ -20,6 +20,7 @@ from shapewright.c_library import build
 from shapewright.c_library.source import CSource
 from tests.refusing import answer
 from tests.shapewright.c_library.calling import CLibrary, files_of
+from tests.shares import chosen
 from tuner.library.build import build_library
 from tuner.library.dispatcher import Dispatcher, Leaf, Node, bounded, symbol_bounds
 from tuner.measure.verification.ragged import ragged_dims
@@ -68,7 +69,7 @@ RULES = {"a convolution by minimal filtering": "x86_winograd"}
 """Of a task whose library is not of the preferred rule."""
 
 
-@pytest.mark.parametrize("name", [*FEW, *(pytest.param(name, marks=pytest.mark.soak) for name in MORE)])
+@pytest.mark.parametrize("name", chosen(["bytes, with an offset"], TASKS))
 def test_it_computes_what_the_reference_does(name: str, tmp_path: Path) -> None:
     searched = TASKS[name]()
     _check_function(searched, CLibrary(files_of(searched, RULES.get(name)), tmp_path / "c"))

@@ -7,6 +7,7 @@ from collections import Counter
 from functools import cache
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 from torch.export import Dim
@@ -57,6 +58,7 @@ def test_equal_layers_are_one_workload() -> None:
     assert {operand.node for operand in first.operands} != {operand.node for operand in second.operands}
 
 
+@pytest.mark.soak
 def test_operators_that_were_decomposed_are_the_same_workloads() -> None:
     example = (torch.zeros(2, 5, dtype=torch.long),)
     exported_again = torch.export.export(Encoder().eval(), example, dynamic_shapes=({0: BATCH, 1: LENGTH},))

@@ -20,6 +20,7 @@ import shapewright as sw
 from tests.shapewright.models.checking import TARGET
 from tests.shapewright.models.nets import Encoder, Pictures
 from tests.shapewright.models.onnx_cases import check, reasons_of, values_of
+from tests.shares import diagonal
 from tuner.errors import InvalidInput
 from tuner.program.language.dims import parse_dim
 
@@ -78,13 +79,16 @@ NETS: dict[str, tuple[Any, Any, dict[int, str]]] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("opset", "options"),
-    [(14, {"do_constant_folding": False}), (18, {}), (18, {"keep_initializers_as_inputs": True})],
-    ids=["unfolded", "folded", "weights-as-inputs"],
-)
-@pytest.mark.parametrize("kind", NETS)
-def test_what_exporters_write_is_right(kind: str, opset: int, options: dict[str, Any]) -> None:
+WAYS: dict[str, tuple[int, dict[str, Any]]] = {
+    "unfolded": (14, {"do_constant_folding": False}),
+    "folded": (18, {}),
+    "weights-as-inputs": (18, {"keep_initializers_as_inputs": True}),
+}
+
+
+@pytest.mark.parametrize(("kind", "way"), diagonal(NETS, WAYS, every=3))
+def test_what_exporters_write_is_right(kind: str, way: str) -> None:
+    opset, options = WAYS[way]
     torch.manual_seed(0)
     make, example, axes = NETS[kind]
     model = make().eval()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
@@ -233,6 +234,14 @@ def test_options_that_are_none_are_refused(options: dict[str, Any], field: str) 
         shapewright(graph, [torch.ones(1)], options=options)
 
 
+def test_the_entry_point_is_the_backend() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    (target,) = project["entry-points"]["torch_dynamo_backends"].values()
+    module, _, name = target.partition(":")
+    assert getattr(importlib.import_module(module), name) is shapewright
+
+
+@pytest.mark.soak
 def test_pytorch_finds_the_backend_of_the_example_by_its_entry_point(libraries: Path, tmp_path: Path) -> None:
     """As it stands in pyproject.toml, of a distribution that holds nothing else; and the example of one line."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

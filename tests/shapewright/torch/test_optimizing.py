@@ -174,6 +174,7 @@ def test_what_is_no_model_or_has_no_report_is_refused(libraries: Path) -> None:
         sw.torch.report(Layers())
 
 
+@pytest.mark.soak
 def test_an_optimized_model_is_exported_saved_and_loaded_in_another_process(
     libraries: Path, tmp_path: Path, data_dir: Path
 ) -> None:

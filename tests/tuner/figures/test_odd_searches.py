@@ -90,6 +90,7 @@ def test_any_results_of_any_task_can_be_drawn(task: SearchTask, data: st.DataObj
         json.dumps(document(figure(name, view)), allow_nan=False)
 
 
+@pytest.mark.soak
 def test_a_hundred_thousand_results_make_small_figures_soon() -> None:
     view = huge(100_000)
     view.columns.medians  # noqa: B018 - what all figures share is made once

@@ -56,7 +56,7 @@ SPEEDS = {
 }
 
 
-@pytest.mark.parametrize(("speeds", "seconds"), diagonal(SPEEDS, [15, 60], every=2))
+@pytest.mark.parametrize(("speeds", "seconds"), diagonal(SPEEDS, [15, 60], every=4))
 def test_a_search_keeps_its_seconds(speeds: str, seconds: int) -> None:
     build_s, link_s, run_s, verify_s = SPEEDS[speeds]
     bench = Bench(build_s, run_s)
@@ -211,6 +211,7 @@ def test_a_cancelled_search_verifies_the_floor_within_its_time() -> None:
 
 
 # -- what is seen of it -----------------------------------------------------------------------------------------------
+@pytest.mark.soak
 def test_phases_move() -> None:
     bench = Bench(build_s=0.1, run_s=0.1)
     bench.runner.verify_rate = LARGEST / 0.5
@@ -248,6 +249,7 @@ def test_the_time_of_a_verification_is_learned_before_the_end() -> None:
     assert len(unlimited.runner.verified[0]) > 1
 
 
+@pytest.mark.soak
 def test_a_wrong_default_is_found_out_before_the_end() -> None:
     bench = Bench(build_s=0.1, run_s=0.1)
     bench.runner.wrong = lambda dims: "wrong" if len(bench.runner.verified) == 1 else None

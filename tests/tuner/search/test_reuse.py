@@ -125,6 +125,7 @@ def test_known_kernels_take_no_more_than_half_of_a_small_budget(first: tuple[lis
     assert {Phase.KNOWN, Phase.THEORY} <= {result.phase for result in bench.results}
 
 
+@pytest.mark.soak
 def test_no_more_kernels_are_repeated_than_a_set_and_its_alternatives(
     first: tuple[list[MeasureResult], float],
 ) -> None:
@@ -136,7 +137,7 @@ def test_no_more_kernels_are_repeated_than_a_set_and_its_alternatives(
 
 
 # -- what decides, and what does not ----------------------------------------------------------------------------------
-@pytest.mark.parametrize(("policy", "kind"), diagonal(POLICIES, DISQUALIFYING, every=5))
+@pytest.mark.parametrize(("policy", "kind"), diagonal(POLICIES, DISQUALIFYING, every=7))
 def test_a_kernel_that_was_found_wrong_is_not_tried_again(
     first: tuple[list[MeasureResult], float], policy: str, kind: ErrorKind
 ) -> None:

@@ -92,6 +92,7 @@ def test_seconds_spent_before_count() -> None:
     assert min(bench.recorder.spent_s) >= 50.0
 
 
+@pytest.mark.soak
 def test_both_budgets_hold() -> None:
     bench = Bench(build_s=1.0)
     bench.tune(trials=1000, seconds=20)
@@ -101,6 +102,7 @@ def test_both_budgets_hold() -> None:
     assert len(bench.results) <= 10
 
 
+@pytest.mark.soak
 def test_no_more_of_the_seconds_is_kept_than_the_end_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     # Whatever is expected of candidates: only the seconds end it.
     settings = EvolutionSettings(16, generations=1, theory=TheorySettings(20), max_idle_rounds=1000)
@@ -164,12 +166,14 @@ def test_the_result_is_better_than_the_default_and_its_table_says_what_was_measu
         assert dispatcher.kernel_for({"T": t}) == dispatcher.kernels[dispatcher.default_kernel]
 
 
+@pytest.mark.soak
 def test_the_same_seed_gives_the_same_library() -> None:
     one, other = (Bench().tune(40, seed=3) for _ in range(2))
     assert one.manifest["digest"] == other.manifest["digest"]
     assert one.summary == other.summary
 
 
+@pytest.mark.soak
 def test_a_device_whose_clock_drifts_gives_the_library_that_a_steady_one_gives() -> None:
     steady, drifting = Bench(), Bench()
     # Powers of two leave no rounding behind.

@@ -341,6 +341,7 @@ def test_seconds_are_of_each_lane_and_another_worker_knows_what_the_job_took(
 
 
 # -- real searches ----------------------------------------------------------------------------------------------------
+@pytest.mark.soak
 def test_real_searches_on_a_fleet_end_with_libraries_of_what_they_measured(storage: Storage) -> None:
     fleet, trials = Fleet(4), 150
     plain = {name: value for name, value in JOB.items() if name != "workload"}

@@ -35,6 +35,7 @@ class Tools(SimulatedTools):
         return self.fleets[key].runner(self.speeds.observe)
 
 
+@pytest.mark.soak
 def test_a_throttled_group_is_reported_and_records_are_of_their_own_groups(storage: Storage) -> None:
     fleets = {
         "cool": Fleet(2, name="cool"),

@@ -114,7 +114,7 @@ def nth(method: str, number: int) -> Callable[[Call], bool]:
 
 
 @pytest.mark.parametrize(
-    ("method", "when"), diagonal(["build", "run", "record", "library", "verify"], ["asked", "answered"], every=4)
+    ("method", "when"), diagonal(["build", "run", "record", "library", "verify"], ["asked", "answered"], every=5)
 )
 def test_a_job_goes_on_when_the_process_of_its_search_dies(storage: Storage, method: str, when: str) -> None:
     bed, number = Bed(storage), 3 if method in ("build", "run", "record") else 1

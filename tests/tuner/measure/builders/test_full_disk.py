@@ -219,7 +219,10 @@ def ends() -> building.Build:
 
 @pytest.mark.parametrize(
     ("kills", "kind", "raised"),
-    [([0, 1], ErrorKind.MACHINE, BuilderLost), ([0, 0], ErrorKind.BUILD, LibraryFailed)],
+    [
+        ([0, 1], ErrorKind.MACHINE, BuilderLost),
+        pytest.param([0, 0], ErrorKind.BUILD, LibraryFailed, marks=pytest.mark.soak),
+    ],
     ids=["memory", "itself"],
 )
 def test_a_process_that_ends_while_memory_runs_out_is_the_machines(

@@ -155,7 +155,7 @@ TAKES_TOO_MUCH = (
 )
 
 
-ONE_OF_EACH = (EATS_MEMORY, MAPS_SHARED, OPENS_FILES, WRITES_ONE_FILE, WRITES_MANY_FILES, FORKS, GOES_DEEP_AND_WAITS)
+ONE_OF_EACH = (MAPS_SHARED, OPENS_FILES, WRITES_ONE_FILE, WRITES_MANY_FILES, FORKS, GOES_DEEP_AND_WAITS)
 """For each limit one that meets it."""
 AS_ANOTHER = (FORKS, CLOSES_ITS_FOLDER)
 """The limits are set by the same code: what the system counts by user, and what may not be removed by another."""

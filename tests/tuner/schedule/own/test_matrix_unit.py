@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.compiled import built_problems
-from tests.shares import chosen, shares, spread
+from tests.shares import chosen, every, shares, spread
 from tests.tuner.schedule.own.matrix_unit import MADE_UP
 from tuner.program.job.build import workload_from_json
 from tuner.program.job.task import SearchTask
@@ -72,7 +72,7 @@ def test_every_product_is_right_in_it(share: int, name: str, threads: int) -> No
     assert built_problems(task, kernel, sizes) == []
 
 
-@pytest.mark.parametrize("name", WORKLOADS)
+@pytest.mark.parametrize("name", every(3, WORKLOADS))
 def test_theory_goes_by_its_cycles(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     task = task_of(name)
     rule, kernels = rules_of(task)[0], kernels_of(task)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.compiled import assembly, built_problems, innermost_loops
-from tests.shares import diagonal, shares
+from tests.shares import diagonal, every, shares, spread
 from tests.tuner.schedule.product.emulated_amx import emulated
 from tuner.program.job.build import workload_from_json
 from tuner.program.job.task import SearchTask
@@ -169,7 +169,9 @@ INSTRUCTIONS: dict[Any, str] = {
 }
 
 
-@pytest.mark.parametrize(("dtypes", "count"), [(each, 3 if each == "bfloat16" else 1) for each in INSTRUCTIONS])
+@pytest.mark.parametrize(
+    ("dtypes", "count"), spread(every(2, [(each, 3 if each == "bfloat16" else 1) for each in INSTRUCTIONS]))
+)
 def test_the_code_has_the_instructions_and_spills_no_tile(dtypes: Any, count: int) -> None:
     mcpu = "graniterapids" if dtypes == "float16" else "sapphirerapids"
     of_each = dtypes if isinstance(dtypes, str) else {"x": dtypes[0], "w": dtypes[1], "out": "int32"}

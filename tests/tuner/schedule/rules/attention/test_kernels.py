@@ -108,7 +108,6 @@ CASES = (
 QUICK = (
     ("d5", "in-place", "native", 2),
     ("d40-causal", "online", "native", 1),
-    ("segments", "safe", "avx2", 1),
     ("masked", "online", "native", 1),
     ("ragged", "online", "native", 1),
     ("window-of-data", "in-place", "avx2", 1),
