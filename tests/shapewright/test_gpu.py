@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+import shapewright as sw
 from shapewright.c_library.project import write_project
 from shapewright.checking import Checker
+from shapewright.cli.tune import _gpus_of
 from shapewright.loading import load
 from tests import gpu_measuring
 from tests.measuring import PAST_THE_END, RIGHT
@@ -18,6 +20,10 @@ from tests.shapewright import gpu_calls
 from tests.tuner.library.gpu.driven import dense
 from tuner.errors import GpuFailed, InvalidInput, ShapewrightError
 from tuner.library import package as files_of
+from tuner.measure import FIRST_GPU
+from tuner.program.job.jobspec import Budget
+from tuner.program.job.task import SearchTask
+from tuner.program.target import Target
 
 pytestmark = pytest.mark.together("gpu")
 
@@ -150,3 +156,29 @@ def test_what_takes_cpus_alone_says_so(folder: Path, tmp_path: Path) -> None:
 def test_errors_are_ones_of_ours() -> None:
     assert issubclass(GpuFailed, ShapewrightError)
     assert not issubclass(GpuFailed, InvalidInput)
+
+
+# -- searches in this process -----------------------------------------------------------------------------------------
+CPU_TASK = SearchTask("dense", {"m": 8, "n": 8, "k": 8}, target=Target.from_json({"kind": "llvm", "mcpu": "x86-64-v3"}))
+
+
+@pytest.mark.parametrize(
+    ("tasks", "trials", "wanted"),
+    [
+        ([CPU_TASK], 9, (None,)),
+        ([gpu_measuring.TASK], 9, (FIRST_GPU,)),
+        ([gpu_measuring.TASK, CPU_TASK], None, (None, FIRST_GPU)),
+        ([gpu_measuring.TASK, CPU_TASK], 0, (None,)),
+    ],
+)
+def test_the_command_tune_starts_devices_of_the_kinds_that_it_needs(
+    tasks: list[SearchTask], trials: int | None, wanted: tuple[int | None, ...]
+) -> None:
+    assert _gpus_of(tasks, Budget(trials, 60.0)) == wanted
+
+
+def test_a_search_of_a_gpu_that_is_not_here_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "libcuda.so.1").write_text("no library")
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    with pytest.raises(GpuFailed, match=r"^no NVIDIA driver is here"):
+        sw.tune(gpu_measuring.TASK, trials=1)
