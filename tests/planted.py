@@ -387,6 +387,30 @@ FAULTS = (
         "measure/gpu/test_device.py",
         "l2",
     ),
+    Fault(
+        "exported: a size beyond the range of its dim is taken",
+        "shapewright/torch/exported_inputs.py",
+        "allowed.lower <= its <= allowed.upper",
+        "allowed.lower <= its",
+        "torch/test_exported.py",
+        "refused",
+    ),
+    Fault(
+        "exported: frozen programs of one architecture share their weights",
+        "shapewright/torch/exported.py",
+        "next(_numbers) if freeze else 0",
+        "int(freeze)",
+        "torch/test_exported.py",
+        "architecture",
+    ),
+    Fault(
+        "packed constants: a page goes that a neighbour lies in, too",
+        "shapewright/pages.py",
+        "start + -start % mmap.PAGESIZE",
+        "start - start % mmap.PAGESIZE",
+        "shapewright/test_pages.py",
+        "",
+    ),
 )
 
 
