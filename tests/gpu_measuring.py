@@ -36,6 +36,8 @@ _SOURCE = """
 #include <math.h>
 #include <signal.h>
 #include <stdint.h>
+#include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 enum { N = %(n)d, K = %(k)d, HANGS = 1, ILLEGAL_ADDRESS = 700, OUT_OF_RESOURCES = -701 };

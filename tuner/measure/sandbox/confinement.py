@@ -39,6 +39,8 @@ PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_NO_NEW_PRIVS = 1, 4, 38
 UNREACHABLE, NOT_CONFINED, NO_FILTER = 96, 97, 98
 """Exit codes of a process that is confined and cannot reach the folder of sessions, of one that could not be confined,
 and of one that could, but for the filter of system calls."""
+_PLACES = {resource.RLIMIT_AS: 0, resource.RLIMIT_DATA: 5}
+"""Where /proc/self/statm has what a limit is of."""
 GROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 SIGNER = "SHAPEWRIGHT_DEVICE_SIGNER"
 """The variable that names the way to a device's signer (tuner.measure.device.signer): a number, and no secret."""
@@ -152,9 +154,9 @@ def memory_of(limits: Limits) -> int:
     return int(MEMORY_SHARE * available)
 
 
-def mapped_bytes() -> int:
-    """The bytes that this process maps."""
-    return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+def taken_bytes(of: int) -> int:
+    """The bytes of this process that a limit is of: RLIMIT_AS of all that it maps, RLIMIT_DATA of what it may write to."""
+    return int(Path("/proc/self/statm").read_text().split()[_PLACES[of]]) * resource.getpagesize()
 
 
 def open_files() -> int:
@@ -171,7 +173,9 @@ class Appetite:
     """What the process has taken since this was made, against its limits."""
 
     def __init__(self) -> None:
-        self._mapped = mapped_bytes()
+        is_of_data = resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY
+        self._of = resource.RLIMIT_DATA if is_of_data else resource.RLIMIT_AS
+        self._before = taken_bytes(self._of)
         self._for_threads = len(os.sched_getaffinity(0)) * STACKS_BYTES
 
     def excess(self, own_bytes: int) -> str | None:
@@ -179,9 +183,9 @@ class Appetite:
         files = open_files()
         if 2 * files > resource.getrlimit(resource.RLIMIT_NOFILE)[0]:
             return f"it holds {files} files open of the {OPEN_FILES} that a session may have"
-        limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-        taken = mapped_bytes() - self._mapped - own_bytes - self._for_threads
-        allowed = limit - self._mapped - self._for_threads
+        limit = resource.getrlimit(self._of)[0]
+        taken = taken_bytes(self._of) - self._before - own_bytes - self._for_threads
+        allowed = limit - self._before - self._for_threads
         if limit != resource.RLIM_INFINITY and 2 * taken > allowed:
             return f"it holds {taken // 2**20} MiB of memory of the {allowed // 2**20} that a session may use"
         return None
@@ -204,7 +208,7 @@ def _limit_resources(limits: Limits, cores: int) -> None:
     }
     if memory := memory_of(limits):
         of = resource.RLIMIT_DATA if limits.of_data else resource.RLIMIT_AS
-        bounds[of] = memory + mapped_bytes() + cores * STACKS_BYTES
+        bounds[of] = memory + taken_bytes(of) + cores * STACKS_BYTES
     for which, bound in bounds.items():
         hard = resource.getrlimit(which)[1]
         allowed = bound if hard == resource.RLIM_INFINITY else min(bound, hard)

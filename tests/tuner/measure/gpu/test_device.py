@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from tests.gpu_measuring import (
     TASK,
     WRITES_INPUT,
     gpu_device,
+    gpu_host,
     program,
     request,
     set_gpu,
@@ -108,6 +110,19 @@ def test_what_a_gpu_has_no_memory_for_tells_of_the_machine(bed: Bed) -> None:
     (result,) = bed.runner.run(TASK, [request(RIGHT, 1)])
     assert result.error_kind is ErrorKind.MACHINE
     assert "out of memory (CUDA_ERROR_OUT_OF_MEMORY)" in result.error
+
+
+MAPS = "mmap(NULL, 1UL << 36, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);"
+HOLDS = "memset(mmap(NULL, 1UL << 28, PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), 1, 1UL << 28);"
+
+
+def test_sessions_may_map_as_drivers_do_and_write_to_no_more_than_they_may(fake_cuda: Path, tmp_path: Path) -> None:
+    options = ["--gpu", "0", "--memory", "256M", "--cores", str(min(os.sched_getaffinity(0)))]
+    with gpu_host(fake_cuda, tmp_path), LocalDevice(tmp_path, options) as device:
+        runner = RpcRunner(device.connect)
+        mapping, holding, after = runner.run(TASK, [request(MAPS), request(HOLDS, 1), request(RIGHT, 2)])
+        runner.close()
+    assert [each.error_kind for each in (mapping, holding, after)] == [None, ErrorKind.CRASH, None]
 
 
 def test_a_slower_clock_shows_in_the_anchors(bed: Bed) -> None:
