@@ -188,6 +188,8 @@ def test_a_device_that_dies_of_the_baselines_says_so_and_goes_on(bed: Bed, runne
     on = bed.on
     runner.run(on.TASK, [on.request()])
     (session,) = psutil.Process(bed.server_pid).children()
+    # However soon it would be done with them.
+    session.suspend()
     killer = threading.Timer(0.05, lambda: os.kill(session.pid, signal.SIGKILL))
     killer.start()
     with pytest.raises(DeviceFailed, match=f"device {bed.device} failed over the baselines"):
