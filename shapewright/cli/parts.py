@@ -214,7 +214,7 @@ def device_serve(
     log_format: str,
     json_output: bool,
 ) -> None:
-    """Serve this machine, or a GPU of it, as a device until it is stopped.
+    """Serve this machine or a GPU as a device until it is stopped.
 
     It runs what workers send it: private networks only.
     """
