@@ -77,11 +77,9 @@ def test_a_program_that_a_rule_takes_whole_is_cut_where_its_pieces_have_faster_i
     )
     sizes = {"m": "T", "f": 512, "k": 512, "n": 512}
     assert not cuts(program(two, sizes, constant=["w1", "w2"], dtype="bfloat16"))
-    task = program(two, sizes, dtype="bfloat16")
+    task = program(two, sizes, constant=[], dtype="bfloat16")
     assert rules_of(task)[0].name == "x86_chain"
     assert [rules(cut) for cut in cuts(task)] == [["x86_contraction", "x86_contraction"]]
-    without = Target.from_json({"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 2})
-    assert not cuts(task.on(without))
 
 
 def test_what_only_the_fallback_takes_is_not_cut() -> None:
