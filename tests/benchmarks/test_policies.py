@@ -74,6 +74,7 @@ def raced() -> tuple[list[Row], list[tuple[str, int]]]:
     return rows, simulated.order
 
 
+@pytest.mark.soak
 def test_there_is_a_row_for_each_budget_seed_and_policy(raced: tuple[list[Row], Any]) -> None:
     rows, _ = raced
     assert [(row["budget"], row["seed"], row["policy"]) for row in rows] == [
@@ -101,6 +102,7 @@ def test_a_long_search_shows_what_is_left_to_gain() -> None:
     assert summary_of(rows)["left_to_gain"]["8 trials"]["small"] == pytest.approx(math.sqrt(math.prod(ratios)) - 1)
 
 
+@pytest.mark.soak
 def test_no_policy_always_has_the_first_search(raced: tuple[Any, list[tuple[str, int]]]) -> None:
     _, order = raced
     assert order[:6] == [
@@ -108,6 +110,7 @@ def test_no_policy_always_has_the_first_search(raced: tuple[Any, list[tuple[str,
     ]  # fmt: skip
 
 
+@pytest.mark.soak
 def test_the_best_so_far_falls_to_what_the_library_takes(raced: tuple[list[Row], Any]) -> None:
     rows, _ = raced
     for row in rows:

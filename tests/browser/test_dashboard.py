@@ -26,6 +26,7 @@ def expect(page: Page, selector: str, text: str) -> None:
 
 
 # -- a search, watched ------------------------------------------------------------------------------------------------
+@pytest.mark.soak
 def test_the_figures_of_a_running_search_move_and_it_can_be_cancelled(storage: Storage, visitor: Visitor) -> None:
     # It never ends by itself.
     with searching(storage, Tools(pause_s=0.2), budget={"trials": 5000}, policy="random") as job:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.measuring import TASK, kernel
+from tests.shares import chosen
 from tuner.library.dispatcher import Dispatcher, Leaf
 from tuner.library.package import CompiledKernel, LibraryFiles
 from tuner.measure import Builder, BuilderLost, LibraryFailed
@@ -90,7 +91,7 @@ locally = pytest.mark.parametrize("make", ["local", pytest.param("ray", marks=py
 """An actor is a process, which takes seconds to start."""
 
 
-@pytest.fixture(scope="module", params=["local", "ray"])
+@pytest.fixture(scope="module", params=chosen(["local"], ["local", "ray"]))
 def make(request: pytest.FixtureRequest) -> Make:
     """Makes a builder on so many processes."""
     if request.param == "local":

@@ -25,7 +25,7 @@ from tuner.program.language.workload import WorkloadInstance
 from tuner.records import ErrorKind
 
 
-@pytest.fixture(scope="module", params=chosen(["tracker", "gpu"], ALL))
+@pytest.fixture(scope="module", params=chosen(["tracker"], ALL))
 def bed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, fake_cuda: Path) -> Iterator[Bed]:
     with bed_of(request.param, tmp_path_factory.mktemp("device"), fake_cuda) as made:
         yield made

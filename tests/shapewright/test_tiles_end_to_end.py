@@ -64,6 +64,7 @@ class Runner(SimulatedRunner):
         return [(each, problem) for each, problems in found for problem in problems]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_a_library_that_theory_chose_multiplies_in_tiles(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -52,7 +52,7 @@ def program(encoder: Encoder) -> Any:
     return _of_words(encoder)
 
 
-@pytest.fixture(params=RESTS)
+@pytest.fixture(scope="module", params=RESTS)
 def compiled(request: pytest.FixtureRequest, program: Any, encoder_libraries: Path) -> Any:
     return sw.torch.compile_exported(program, encoder_libraries, strict=True, options={"rest": request.param})
 

@@ -88,6 +88,7 @@ class Here(Runner):
         return super().run(task, requests, interrupted)
 
 
+@pytest.mark.soak
 def test_a_calibration_runs_kernels_in_tiles_and_measures_their_instructions(monkeypatch: pytest.MonkeyPatch) -> None:
     """Emulated ones, on any machine."""
     vectors = [atom for atom in atoms.ATOMS if atom.unit is None]

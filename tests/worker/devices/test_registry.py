@@ -64,6 +64,7 @@ def test_a_device_comes_and_goes_and_a_busy_one_stays(
     assert [device.id for device in storage.list_devices()] == ["guest:0", "here:0"]
 
 
+@pytest.mark.soak
 def test_devices_come_back_to_a_tracker_that_was_killed(tmp_path: Path) -> None:
     tracker = start_tracker(data_dir=tmp_path)
     address = ("127.0.0.1", tracker.port)
