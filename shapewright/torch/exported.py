@@ -21,12 +21,11 @@ from torch.utils._pytree import tree_structure, tree_unflatten
 from shapewright.sources.source import SourceLike
 from shapewright.torch.backend import checked_options, compile_graph
 from shapewright.torch.chain import forget_program
-from shapewright.torch.exported_inputs import Given, Inputs
+from shapewright.torch.exported_inputs import COMPILE, Given, Inputs
 from shapewright.torch.reports import Report
 from tuner.errors import InvalidInput
 
 _numbers = itertools.count(1)
-COMPILE = 'torch.compile(model, backend="shapewright"), which takes any model'
 
 
 class CompiledProgram:
@@ -84,7 +83,7 @@ def compile_exported(
     examples = [each.value for each in inputs if each.is_passed]
     with torch.no_grad():
         call = compile_graph(module, examples, given, frozen=number)
-    checked = Inputs(program, inputs, _env(examples))
+    checked = Inputs(program, module, inputs, _env(examples))
     compiled = CompiledProgram(call, checked, program.call_spec.out_spec, constants, report)
     if freeze:
         weakref.finalize(compiled, forget_program, number).atexit = False
@@ -119,9 +118,11 @@ def _written(module: torch.fx.GraphModule) -> set[int]:
     found = set()
     for node in module.graph.nodes:
         schema = getattr(node.target, "_schema", None)
-        for argument, given in zip(schema.arguments if schema else (), node.args, strict=False):
+        for place, argument in enumerate(schema.arguments if schema else ()):
             if argument.alias_info is not None and argument.alias_info.is_write:
-                found |= {_storage_of(each) for each in (given if isinstance(given, list | tuple) else [given])}
+                given = node.args[place] if place < len(node.args) else node.kwargs.get(argument.name)
+                nodes = given if isinstance(given, list | tuple) else [given]
+                found |= {_storage_of(each) for each in nodes if isinstance(each, torch.fx.Node)}
     return found
 
 

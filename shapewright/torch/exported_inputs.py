@@ -9,17 +9,22 @@ from typing import Any
 
 import sympy
 import torch
+from torch import fx
 from torch.export import ExportedProgram
 from torch.export._tree_utils import reorder_kwargs
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._pytree import tree_flatten, tree_structure
 
+from shapewright.torch.small_sizes import other_shape
 from tuner.errors import InvalidInput
 
 MOST_KNOWN = 4096
 """Kinds of inputs that are remembered: a kind for each combination of sizes."""
 SCALARS = (bool, int, float, complex, str, type(None), torch.dtype, torch.device)
+TRACED_FROM = 2
+"""The least size that PyTorch traces programs for."""
 EXPORT_AGAIN = "export the program with a dynamic dim that holds it"
+COMPILE = 'torch.compile(model, backend="shapewright"), which takes any model and size'
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +43,13 @@ class Given:
 
 
 class Inputs:
-    """The inputs of ``program``, compiled under the guards of ``env``. Safe to use from several threads."""
+    """The inputs of ``program``, whose graph is ``module``, compiled under the guards of ``env``. Safe to use from
+    several threads."""
 
-    def __init__(self, program: ExportedProgram, given: Sequence[Given], env: ShapeEnv | None) -> None:
-        self._structure = program.call_spec.in_spec
+    def __init__(
+        self, program: ExportedProgram, module: fx.GraphModule, given: Sequence[Given], env: ShapeEnv | None
+    ) -> None:
+        self._structure, self._module = program.call_spec.in_spec, module
         self._given, self._env, self._ranges = tuple(given), env, program.range_constraints
         # A row of arguments by their places, which need not be flattened.
         self._is_flat = tree_structure(((0,) * len(given), {})) == self._structure
@@ -92,6 +100,8 @@ class Inputs:
                     given.name, f"is {value!r}", f"{given.value!r}, as exported, or export the program again"
                 )
         self._check_guards(sizes)
+        if any(size < TRACED_FROM for size in sizes.values()):
+            self._check_small([flat[place] for place in self._kept], sizes)
 
     def _check_tensor(self, given: Given, value: Any, sizes: dict[sympy.Symbol, int]) -> None:
         known: torch.Tensor = given.value
@@ -125,6 +135,11 @@ class Inputs:
             if self._env.replace(guard.expr).xreplace(_integers(sizes)) == sympy.false:
                 text = ", ".join(f"{symbol} = {value}" for symbol, value in sizes.items())
                 raise InvalidInput("inputs", f"sizes {text} break {guard.expr}", EXPORT_AGAIN)
+
+    def _check_small(self, passed: Sequence[Any], sizes: Mapping[sympy.Symbol, int]) -> None:
+        if other := other_shape(self._module, passed, _integers(sizes)):
+            text = ", ".join(f"{symbol} = {value}" for symbol, value in sizes.items())
+            raise InvalidInput("inputs", f"sizes {text} give another shape than others do at {other}", COMPILE)
 
     def _expression(self, size: int | torch.SymInt) -> sympy.Expr:
         if isinstance(size, torch.SymInt):

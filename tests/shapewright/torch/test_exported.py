@@ -175,6 +175,27 @@ def test_a_size_that_is_made_of_another_is_checked_too(encoder_libraries: Path) 
             fast(*wrong)
 
 
+def test_a_size_of_one_is_taken_where_it_is_no_special_case(encoder_libraries: Path) -> None:
+    class Squeezed(nn.Module):  # type: ignore[misc]
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.squeeze() * 2
+
+    class Repeated(nn.Module):  # type: ignore[misc]
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.unsqueeze(0).expand(3, -1, -1).sum(1)
+
+    for model, is_special in ((Squeezed(), True), (Repeated(), False)):
+        program = exported(model, torch.rand(5, WIDTH), dims=({0: Dim("rows", min=0, max=MOST)},))
+        fast = sw.torch.compile_exported(program, encoder_libraries, options={"rest": "eager"})
+        for rows in (4, 2, 1, 0):
+            x = torch.rand(rows, WIDTH)
+            if is_special and rows == 1:
+                with pytest.raises(InvalidInput, match=r"sizes s\d+ = 1 give another shape than others do at squeeze"):
+                    fast(x)
+            else:
+                assert close(fast(x), model(x))
+
+
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "too long": (lambda: words(1, MOST + 1), r"words\.shape\[1\]: 65 is out of range.*to 64.*export"),
     "dims": (lambda: words(1, 3)[0], "words: has 1 dims"),
