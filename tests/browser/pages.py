@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from axe_playwright_python.sync_playwright import Axe
 
-from tests.searched import SMALL, Tools, searched, submitted
-from tuner.storage import AliasQuery, LibraryQuery, NewKey, PromotionOrder, Quota, Scope
+from tests import searched as of_service
+from tests.searched import SMALL, Tools, submitted
+from tuner.storage import AliasQuery, Job, LibraryQuery, NewKey, PromotionOrder, Quota, Scope
 from tuner.storage.sql import Storage
 
 if TYPE_CHECKING:
@@ -21,6 +22,11 @@ TWO_VARS: Mapping[str, Any] = {
     "instances": ...,
 }
 LONG = {"op": "dense", "args": {"m": "8*T", "n": 48, "k": 32}}
+
+
+def searched(storage: Storage, tools: Tools | None = None, /, **fields: Any) -> Job:
+    """A job that has ended, with enough trials for every figure to have something to draw."""
+    return of_service.searched(storage, tools, **{"budget": {"trials": 60}, **fields})
 
 
 def populated(storage: Storage) -> dict[str, str]:

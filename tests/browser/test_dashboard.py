@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.browser.conftest import DESK, PHONE, Theme, Visit, Visitor, drawn, shoot
-from tests.browser.pages import populated, serious
-from tests.searched import SMALL, Tools, searched, searching, submitted
+from tests.browser.pages import populated, searched, serious
+from tests.searched import SMALL, Tools, searching, submitted
 from tests.serving import register_local, serving
 from tuner.figures import FIGURES
 from tuner.storage import JobState

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from tests.browser.conftest import Visitor, shoot
-from tests.searched import searched
+from tests.browser.pages import searched
 from tuner.storage.sql import Storage
 
 pytestmark = pytest.mark.together("browser")

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from tests.browser.conftest import Visitor, drawn, shoot
-from tests.browser.pages import TWO_VARS
+from tests.browser.pages import TWO_VARS, searched
 from tests.browser.test_dashboard import expect
-from tests.searched import Tools, searched, submitted
+from tests.searched import Tools, submitted
 from tests.serving import lease
 from tuner.figures import FIGURES
 from tuner.storage import Job, JobState, NewEvent

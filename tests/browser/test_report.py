@@ -10,7 +10,7 @@ import pytest
 from shapewright.client import Client
 from shapewright.report import from_service, render
 from tests.browser.conftest import SCREENSHOTS
-from tests.searched import searched
+from tests.browser.pages import searched
 from tests.serving import serving
 from tuner.figures import FIGURES
 from tuner.storage.sql import Storage
