@@ -14,6 +14,7 @@ from tuner.program.catalogue.convolutions import SPATIAL
 from tuner.program.job.build import ProgramOp
 from tuner.program.language.dims import DimExpr
 
+OF_BYTES: Mapping[str, str] = {"x": "int8", "w": "int8", "out": "int32"}
 NEW_WEIGHT = ProgramOp("out[m, n] = sum(k) x[m, k] * w[n, k]")
 """dense with a weight that is new at every call."""
 
@@ -36,6 +37,14 @@ def matmul(operation: Operation) -> Draft:
     return _batched(operation, x, y)
 
 
+def int_matmul(operation: Operation) -> Draft:
+    """Rows of int8 by a matrix of int8 that stays: no instruction takes one as it lies."""
+    x, w = operation.tensor(0), operation.tensor(1)
+    if not constant_behind(operation.graph, w):
+        raise CannotLift(f"the weight {w.name} is new at every call")
+    return _rows(operation, x, w, is_kn=True, dtypes=OF_BYTES)
+
+
 def _repeated(graph: Graph, node: Node) -> Node:
     """The one matrix that all matrices of a batch are; the node itself where they are several."""
     source = node
@@ -44,7 +53,7 @@ def _repeated(graph: Graph, node: Node) -> Node:
     return source if graph.shape(source.name) == graph.shape(node.name)[-2:] else node
 
 
-def _rows(operation: Operation, x: Node, w: Node, is_kn: bool) -> Draft:
+def _rows(operation: Operation, x: Node, w: Node, is_kn: bool, dtypes: Mapping[str, str] | None = None) -> Draft:
     graph = operation.graph
     ws = graph.shape(w.name)
     if len(ws) != 2 or not graph.shape(x.name):
@@ -57,7 +66,7 @@ def _rows(operation: Operation, x: Node, w: Node, is_kn: bool) -> Draft:
     args = {"m": rows, "n": n, "k": k}
     if constant_behind(graph, w):
         right = operand(graph, "w", w, (n, k), (1, 0) if is_kn else None)
-        return draft_of("dense", args, (left, right), operation, view)
+        return draft_of("dense", args, (left, right), operation, view, dtypes)
     source, order = behind(graph, w)
     if is_kn and order == (0, 1):
         return draft_of("matmul", args, (left, operand(graph, "y", w, (k, n))), operation, view)

@@ -24,13 +24,15 @@ DTYPES = ("float32", "bfloat16", "float16")
 class Fused:
     """An elementwise stage: ``text`` of ``{x}``, the value so far, and of reads of further tensors.
 
-    ``op`` says for people what it does; ``epilogue`` is its name in the catalogue, if it has one.
+    ``op`` says for people what it does; ``epilogue`` is its name in the catalogue, if it has one. ``dtype``: the one
+    that it casts to, which the output may have then.
     """
 
     op: str
     text: str
     reads: tuple[tuple[str, tuple[int, ...]], ...] = ()
     epilogue: str | None = None
+    dtype: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +93,7 @@ def draft_of(
 ) -> Draft:  # fmt: skip
     """An operator of the catalogue, or a program, for one node, whose value has its output's axes through ``view``.
 
-    ``dtypes``: those of tensors that can only be of one, conditions of bools.
+    ``dtypes``: those of tensors that can only be of one: conditions of bools, operands of integers and their sums.
     """
     base = _made(op, tuple(args.items()), _frozen(dict(dtypes)) if dtypes else "float32")
     if not isinstance(op, str):
@@ -251,8 +253,11 @@ def _joined(draft: Draft) -> Draft:
 def _dtypes(draft: Draft, graph: Graph, node: Node) -> dict[str, str]:
     cast = {each.tensor: each.fold.dtype for each in draft.operands if each.fold and each.fold.dtype}
     types = {each.tensor: graph[each.node].dtype for each in draft.operands} | cast | {"out": node.dtype}
-    conditions = {name for name, dtype in (draft.base.dtypes if draft.base else ()) if dtype == "bool"}
+    only = {name: dtype for name, dtype in (draft.base.dtypes if draft.base else ()) if dtype not in DTYPES}
+    if draft.stages and draft.stages[-1].dtype:
+        only["out"] = draft.stages[-1].dtype
     for tensor, dtype in types.items():
-        if dtype not in DTYPES and not (dtype == "bool" and tensor in conditions):
-            raise CannotLift(f"{tensor} is {dtype or 'of an unknown dtype'}, none of {', '.join(DTYPES)}")
+        if dtype not in DTYPES and dtype != only.get(tensor):
+            allowed = f"not {only[tensor]}" if tensor in only else f"none of {', '.join(DTYPES)}"
+            raise CannotLift(f"{tensor} is {dtype or 'of an unknown dtype'}, {allowed}")
     return types

@@ -7,9 +7,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
-from shapewright.models.draft import Draft, Fused, Produced
+from shapewright.models.draft import DTYPES, Draft, Fused, Produced
 from shapewright.models.elementwise import COMMUTATIVE, TEXT, epilogue_of, text_of
-from shapewright.models.graph import ONE, CannotLift, Graph, Input, Node, Operation
+from shapewright.models.graph import ONE, VIEWS, CannotLift, Graph, Input, Node, Operation
 from shapewright.models.lifted import Fold, Operand, View
 from shapewright.models.operands import behind, fixed
 from shapewright.models.views import broadcast, grouped
@@ -60,14 +60,36 @@ def extended(graph: Graph, draft: Draft, taken: Collection[str]) -> Draft | None
             return None
         if reader.op == "batch_norm" and reader.inputs[0] == passed.node:
             return _normalized(graph, passed, reader)
-        if reader.op not in TEXT or graph.shape(reader.name) != graph.shape(passed.node):
+        if graph.shape(reader.name) != graph.shape(passed.node):
             return None
-        if reader.dtype != graph[passed.node].dtype:
-            # A half that becomes a float was rounded: fused, it would not be.
+        dtype = graph[passed.node].dtype
+        if reader.dtype == dtype not in DTYPES:
+            # What is computed of integers stays exact: stages are of floats.
             return None
-        return _appended(graph, passed, reader)
+        if reader.dtype != dtype:
+            passed = _cast(graph, passed, reader)
+            if reader.op == "cast":
+                return replace(passed, nodes=(*passed.nodes, reader.name))
+        return _appended(graph, passed, reader) if reader.op in TEXT else None
     except CannotLift:
         return None
+
+
+def _cast(graph: Graph, draft: Draft, reader: Node) -> Draft:
+    """The draft in the dtype that ``reader`` makes of its value before all else.
+
+    Sums of int32 become floats, and floats that were clamped to what int8 has become that. Raises CannotLift for
+    others: a half that becomes a float was rounded, and fused, it would not be.
+    """
+    dtype = graph[draft.node].dtype
+    if dtype == "int32" and reader.dtype in DTYPES:
+        # Halves are computed in float32, and rounded where they are written.
+        return replace(draft, stages=(*draft.stages, Fused("cast", "cast({x}, float32)")))
+    last = next(graph[name] for name in reversed(draft.nodes) if graph[name].op not in VIEWS)
+    is_byte = last.op == "clamp" and -128 <= last.attrs["low"] <= last.attrs["high"] <= 127
+    if reader.op == "cast" and (dtype, reader.dtype) == ("float32", "int8") and is_byte:
+        return replace(draft, stages=(*draft.stages, Fused("cast", "cast({x}, int8)", dtype="int8")))
+    raise CannotLift(f"{dtype} becomes {reader.dtype}")
 
 
 def preceded(graph: Graph, draft: Draft, taken: Collection[str]) -> Draft | None:

@@ -251,6 +251,7 @@ BINARY = {"mul": ("Tensor", "Scalar"), "div": ("Tensor", "Scalar"), "maximum": (
 
 TRANSLATIONS: Mapping[str, Translation] = {
     "aten.mm.default": _product("matmul", "self", "mat2"),
+    "aten._int_mm.default": _product("int_matmul", "self", "mat2"),
     "aten.bmm.default": _product("matmul", "self", "mat2"),
     "aten.addmm.default": _product("matmul", "mat1", "mat2", "self"),
     "aten.baddbmm.default": _product("matmul", "batch1", "batch2", "self"),

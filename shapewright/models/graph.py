@@ -6,6 +6,8 @@ A node has a neutral name of its operation. Tensors come as names of other nodes
     identity x, reshape x, permute x {order}, expand x
     linear x w [bias]                                 x[..., k] . w[n, k]^T
     matmul x y [addend]                               as NumPy's matmul, plus the addend
+    int_matmul x y                                    rows of int8 by a matrix of int8, in sums of int32
+    cast x                                            to the node's dtype
     conv x w [bias] {stride, pad, dilation: tuples; groups, transposed}
     layer_norm x [gamma] [beta] {rank, eps}           over the last ``rank`` axes
     rms_norm x [gamma] {rank, eps}

@@ -21,6 +21,7 @@ from tuner.program.target import Target, native
 OPERATORS: Mapping[str, Callable[[Operation], Draft]] = {
     "linear": contractions.linear,
     "matmul": contractions.matmul,
+    "int_matmul": contractions.int_matmul,
     "conv": contractions.conv,
     "layer_norm": rows.layer_norm,
     "rms_norm": rows.rms_norm,

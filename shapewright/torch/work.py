@@ -14,6 +14,7 @@ from torch.utils.flop_counter import flop_registry
 aten = torch.ops.aten
 COUNTS = {
     **flop_registry,
+    aten._int_mm: flop_registry[aten.mm],
     # PyTorch counts the operators of GPUs alone.
     aten._scaled_dot_product_flash_attention_for_cpu: lambda q, k, v, *_, **__: (
         2 * math.prod(q.shape[:-1]) * (k.shape[-2] * q.shape[-1] + v.shape[-2] * v.shape[-1])
