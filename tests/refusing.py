@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import ctypes
 import json
-import os
-import struct
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -23,17 +21,13 @@ from ml_dtypes import bfloat16
 from shapewright import doctor
 from shapewright.library import check_cpu
 from tests.compiled import loaded
+from tests.refused import refuse, say_sapphire_rapids
 from tuner.errors import ShapewrightError
-from tuner.measure.sandbox import syscalls
 from tuner.program.target import Target, native
-from tuner.program.target.cpu_names import features_of
-from tuner.program.target.tiles import PERMISSION
 from tuner.schedule.product.atoms import atoms_of
 
 ROOT = Path(__file__).resolve().parents[1]
-PR_SET_NO_NEW_PRIVS = 38
 DEADLINE_S = 120.0
-PROCESSOR = Path("/proc/cpuinfo")
 SIZE = 40
 SAPPHIRE_RAPIDS = {"kind": "llvm", "mcpu": "sapphirerapids", "num-cores": 1}
 
@@ -47,30 +41,6 @@ def answer(error: int, question: str, path: Path | None = None) -> tuple[Any, st
 
 
 # -- in the process ---------------------------------------------------------------------------------------------------
-def refuse(error: int) -> None:
-    """From now on the call that asks for tiles answers so; others of its number do not."""
-    number, asks, _ = PERMISSION
-    code = [
-        (syscalls.LOAD, 0, 0, syscalls.NUMBER_AT), (syscalls.EQUAL, 0, 3, number),
-        (syscalls.LOAD, 0, 0, syscalls.ARGUMENT_AT), (syscalls.EQUAL, 0, 1, asks),
-        (syscalls.RETURN, 0, 0, 0x00050000 | error), (syscalls.RETURN, 0, 0, syscalls.ALLOW),
-    ]  # fmt: skip
-    instructions = b"".join(struct.pack("=HBBI", test, when, otherwise, of) for test, when, otherwise, of in code)
-    program, libc = syscalls._Program(len(code), instructions), ctypes.CDLL(None, use_errno=True)
-    assert libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
-    arguments = map(ctypes.c_long, (syscalls.SECCOMP, syscalls.SET_MODE_FILTER, 0))
-    assert libc.syscall(*arguments, ctypes.byref(program)) == 0, os.strerror(ctypes.get_errno())
-
-
-def say_sapphire_rapids() -> None:
-    read, text = Path.read_text, f"flags\t\t: {' '.join(features_of('sapphirerapids'))}\n"
-
-    def read_text(path: Path, *args: Any, **kwargs: Any) -> str:
-        return text if path == PROCESSOR else read(path, *args, **kwargs)
-
-    Path.read_text = read_text  # type: ignore[method-assign, assignment]
-
-
 def what_is_said(_: str) -> dict[str, Any]:
     """Of the machine, of its CPU in `doctor`, and of a library that is for a Sapphire Rapids."""
     target, finding = native(), doctor.cpu()
