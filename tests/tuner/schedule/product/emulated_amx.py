@@ -2,7 +2,8 @@
 
 They do what Intel's manual says (volume 2, TDPBF16PS, TDPFP16PS and TDPBSSD): bfloat16 is multiplied in float32, where
 denormals count as zero before and behind; of float16 only behind; bytes are multiplied in int32, which wraps around. A
-thread whose tiles are not configured stores ones that are wrong, as it does once it has given them back.
+thread whose tiles are not configured stores ones that are wrong, as it does once it has given them back. Where tiles
+are asked to lie on cache lines, one that does not is loaded wrong, too.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ def _bytes(kind: str, words: int) -> str:
     return text
 
 
-def _code(kind: str, words: int) -> str:
+def _code(kind: str, words: int, to: int) -> str:
     """Functions that move tiles and multiply them; ``words`` of 32 bits in each row."""
     row = f"<{words} x i32>"
     picked = ", ".join(["i32 0"] * words)
@@ -105,7 +106,15 @@ define linkonce_odr i32 @emulated_zero(i32 %register) noinline {{
 }}
 
 define linkonce_odr i32 @emulated_load(i32 %register, ptr %memory, i64 %stride) noinline {{
-{_tile("register", words)}{_moves("there", "own", words)}  ret i32 0
+{_tile("register", words)}{_moves("there", "own", words)}  %address = ptrtoint ptr %memory to i64
+  %both = or i64 %address, %stride
+  %past = urem i64 %both, {to}
+  %is_right = icmp eq i64 %past, 0
+  br i1 %is_right, label %done, label %wrong
+wrong:
+{_wrong("own", words)}  br label %done
+done:
+  ret i32 0
 }}
 
 define linkonce_odr i32 @emulated_store(i32 %register, ptr %memory, i64 %stride) noinline {{
@@ -113,7 +122,7 @@ define linkonce_odr i32 @emulated_store(i32 %register, ptr %memory, i64 %stride)
   %is_right = icmp ne i32 %configured, 0
   br i1 %is_right, label %done, label %wrong
 wrong:
-{_wrong(words)}  br label %done
+{_wrong("there", words)}  br label %done
 done:
   ret i32 0
 }}
@@ -152,10 +161,10 @@ def _moves(source: str, target: str, words: int) -> str:
     )
 
 
-def _wrong(words: int) -> str:
+def _wrong(target: str, words: int) -> str:
     """NaN, which is a large number in bytes, in the place of a tile."""
     value = f"<{words} x i32> <{', '.join(['i32 2143289344'] * words)}>"
-    return "".join(f"  store {value}, ptr %there{r}, align 1\n" for r in range(AMX_ROWS))
+    return "".join(f"  store {value}, ptr %{target}{r}, align 1\n" for r in range(AMX_ROWS))
 
 
 def _products(words: int) -> str:
@@ -194,11 +203,12 @@ def _called(name: str, *operands: TirExpr | int) -> TirExpr:
     return tirx.call_extern("int32", f"emulated_{name}", *given)
 
 
-def emulated(lanes: int) -> list[Atom]:
-    """The entries of AMX for any CPU whose vectors have so many lanes: tiles are that wide, and as deep."""
+def emulated(lanes: int, to: int = 1) -> list[Atom]:
+    """The entries of AMX for any CPU whose vectors have so many lanes: tiles are that wide, and as deep. ``to``: bytes
+    of which addresses and strides of what is loaded must be multiples."""
     return [
         replace(
-            atom, needs={}, steps=lanes, code=_code(atom.name, lanes),
+            atom, needs={}, steps=lanes, code=_code(atom.name, lanes, to),
             unit=MatrixUnit(
                 columns=lanes, registers=AMX_REGISTERS, cycles=16.0,
                 zero=lambda register: _called("zero", register),

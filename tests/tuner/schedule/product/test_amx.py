@@ -17,6 +17,7 @@ from tuner.program.language.shape_vars import ShapeVar
 from tuner.program.target import Target, native
 from tuner.schedule import rules_of
 from tuner.schedule.product import atoms
+from tuner.schedule.product.axes import ROWS_PACKED
 from tuner.schedule.space import MicroKernel
 
 BYTES = [(left, right) for left in ("int8", "uint8") for right in ("int8", "uint8")]
@@ -135,6 +136,21 @@ def test_blocks_of_tiles_are_right_with_k_in_chunks_and_ragged_rows(name: str, b
         kernel = blocked(task, kc=128, **BLOCKS[block], **chosen)
         sizes = [dict.fromkeys(task.workload.symbols, size) for size in (1, 16, 33, 64, 101, 150)]
         assert built_problems(task, kernel, sizes) == []
+
+
+@pytest.mark.parametrize("name", ["batched", "batched, rows"])
+def test_packed_rows_and_panels_start_on_cache_lines(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row of a tile that lies on two lines takes two reads. Both operands are packed at the call here: weights that
+    were packed before may begin anywhere in these checks."""
+    vectors = [atom for atom in atoms.ATOMS if atom.unit is None]
+    line, found = 4 * native().hardware.lanes(), []
+    for to in (line, 2 * line):
+        monkeypatch.setattr(atoms, "ATOMS", [*vectors, *emulated(native().hardware.lanes(), to)])
+        task = task_of(name)
+        sizes = [dict.fromkeys(task.workload.symbols, size) for size in (1, 16, 33)]
+        found.append(built_problems(task, blocked(task, rows=ROWS_PACKED), sizes))
+    assert not found[0]
+    assert found[1], "what begins elsewhere is loaded wrong"
 
 
 def test_the_next_panel_is_asked_for_in_the_loop_over_k() -> None:
