@@ -155,7 +155,7 @@ def memory_of(limits: Limits) -> int:
 
 
 def taken_bytes(of: int) -> int:
-    """The bytes of this process that a limit is of: RLIMIT_AS of all that it maps, RLIMIT_DATA of what it may write to."""
+    """The bytes of this process that a limit is of: RLIMIT_AS of all that it maps, RLIMIT_DATA of what it may write."""
     return int(Path("/proc/self/statm").read_text().split()[_PLACES[of]]) * resource.getpagesize()
 
 
