@@ -10,6 +10,7 @@ from torch import nn
 from torch.export import Dim, export
 
 import shapewright as sw
+from shapewright.torch import chain as chains
 from shapewright.torch.chain import chains_so_far
 from shapewright.torch.plan import plan_of
 from tests.conftest import MakeOnce
@@ -44,7 +45,10 @@ def libraries(once: MakeOnce, model: nn.Module) -> Path:
 
 
 @pytest.mark.parametrize("rest", RESTS)
-def test_a_program_computes_what_the_model_does(rest: str, model: nn.Module, libraries: Path) -> None:
+def test_a_program_computes_what_the_model_does(
+    rest: str, model: nn.Module, libraries: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chains, "_chains", {})
     compiled = sw.torch.compile_exported(
         export(model, (rows_of(7),), dynamic_shapes=DIMS), libraries, strict=True, options={"rest": rest}
     )
