@@ -7,8 +7,7 @@ extra ``rivals``, ONNX Runtime and OpenVINO: alternating samples, each contender
 ``--exported`` has our libraries called by a program of ``torch.export`` (``sw.torch.compile_exported``, frozen), as
 other runtimes call theirs. ``--libraries`` takes what an earlier run has tuned, or keeps what this one does.
 ``--after`` tunes the model once more through a service that knows another one, or the same, and tells what that saved.
-Last, the model is compiled in new
-processes from a snapshot of its libraries.
+Last, the model is compiled in new processes from a snapshot of its libraries.
 
 ``--coverage`` times nothing: it tells how much of well-known architectures is lifted and replaced (nets/coverage.py),
 of those that ``--only`` names, with ``--verify`` after comparing outputs, too; it needs the extra ``zoo``.

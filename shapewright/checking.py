@@ -12,8 +12,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
-from shapewright.gpu import check_host
-from shapewright.library import check_cpu
+from shapewright.library import check_machine
 from shapewright.snapshot.entries import Entry
 from shapewright.snapshot.reading import Snapshot
 from tuner.errors import InvalidInput, ShapewrightError
@@ -187,8 +186,7 @@ class Checker:
 
 def _runnable(name: str, manifest: JsonObject, files: Mapping[str, bytes]) -> Contender:
     """The library, if it can be run here. Raises ShapewrightError."""
-    is_for_gpu = manifest["target"].get("kind") == "cuda"
-    check_host() if is_for_gpu else check_cpu(manifest)
+    check_machine(manifest)
     dispatcher, toolchain = package.dispatcher_of(files, manifest), manifest.get("toolchain") or {}
     library = Contender(manifest["digest"], dispatcher, files[package.LIBRARY], toolchain)
     _check_layouts(name, manifest, library.dispatcher)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -13,6 +13,11 @@ from tuner.program.language.workload import Tensor
 from tuner.program.target import gpu_host, native
 
 ALIGNMENT = 16
+
+
+def is_for_gpu(manifest: Mapping[str, Any]) -> bool:
+    """Whether the library of a checked manifest runs on GPUs."""
+    return bool(manifest["target"].get("kind") == "cuda")
 
 
 def check_host() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from shapewright import runtime
 from shapewright.callers import callers, pool
 from shapewright.extras import MissingExtra
-from shapewright.gpu import GpuOperands, check_gpu, check_host
+from shapewright.gpu import GpuOperands, check_gpu, check_host, is_for_gpu
 from shapewright.operands import Operands, dtype_name, is_numpy, shape_text
 from shapewright.packed import PackedWeight, packed_sizes
 from shapewright.pages import placed
@@ -227,13 +227,20 @@ def library_in(directory: Path) -> Library:
 def library_of(files: Mapping[str, bytes], source: Path) -> Library:
     """The library of these files, loaded; ``source`` is where they were read. Raises ShapewrightError."""
     manifest = files_of.check_files(files, source)
-    is_for_gpu = manifest["target"].get("kind") == "cuda"
-    check_host() if is_for_gpu else check_cpu(manifest)
+    check_machine(manifest)
     dispatcher = files_of.dispatcher_of(files, manifest, source)
     module, code = _load_module(files[files_of.LIBRARY], source / files_of.LIBRARY)
-    if is_for_gpu:
+    if is_for_gpu(manifest):
         check_gpu(module)
     return Library(source, manifest, dispatcher, module, code)
+
+
+def check_machine(manifest: JsonObject) -> None:
+    """Raise ShapewrightError if this CPU can neither run a library nor call it on a GPU; of GPUs nothing is asked."""
+    if is_for_gpu(manifest):
+        check_host()
+    else:
+        check_cpu(manifest)
 
 
 def check_cpu(manifest: JsonObject) -> None:

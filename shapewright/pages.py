@@ -14,11 +14,11 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from shapewright import forks
+from tuner.schedule.layout import LINE_BYTES
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-LINE_BYTES = 64
 BLOCK_BYTES = 64 << 20
 """Of address space: pages are the process's when they are first written to."""
 HUGE_BYTES = 2 << 20

@@ -12,6 +12,7 @@ from typing import Any
 import tvm
 
 from shapewright.checking import Checker
+from shapewright.gpu import is_for_gpu
 from tuner.errors import ShapewrightError
 from tuner.library.codegen import toolchain
 from tuner.library.dispatcher import Dispatcher
@@ -21,7 +22,7 @@ from tuner.program.language.workload import JsonObject
 
 def ir_of(files: Mapping[str, bytes], manifest: JsonObject) -> Any:
     """The IRModule of a checked library: a function for each kernel, and ENTRY. Raises ShapewrightError."""
-    if manifest["target"].get("kind") == "cuda":
+    if is_for_gpu(manifest):
         problem = "the library is for GPUs, and is called from Python alone"
         raise ShapewrightError(f"{problem}: take one for CPUs to link its code into something else")
     if IR not in files:

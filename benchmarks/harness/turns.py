@@ -19,6 +19,7 @@ MIN_ROUNDS = 3
 BUDGET_S = 0.6
 RESAMPLED = 400
 WAKE_S = 0.03
+"""Longer than it takes to wake the threads of a pool."""
 LEVEL = 0.9
 
 Sampler = Callable[[int], float]

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.fx.graph import CodeGen
 from torch.utils._pytree import tree_structure, tree_unflatten
@@ -92,7 +93,9 @@ def compile_exported(
 
 def _check(program: ExportedProgram) -> None:
     strange = [
-        each.arg.name for each in program.graph_signature.input_specs if each.kind.name in ("CUSTOM_OBJ", "TOKEN")
+        each.arg.name
+        for each in program.graph_signature.input_specs
+        if each.kind in (InputKind.CUSTOM_OBJ, InputKind.TOKEN)
     ]
     if strange:
         raise InvalidInput("program", f"takes {strange[0]}, which is no tensor", COMPILE)

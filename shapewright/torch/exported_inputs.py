@@ -134,7 +134,9 @@ class Inputs:
         for guard in self._env.guards:
             if self._env.replace(guard.expr).xreplace(_integers(sizes)) == sympy.false:
                 text = ", ".join(f"{symbol} = {value}" for symbol, value in sizes.items())
-                raise InvalidInput("inputs", f"sizes {text} break {guard.expr}", EXPORT_AGAIN)
+                raise InvalidInput(
+                    "inputs", f"sizes {text} do not satisfy {guard.expr}, a guard of the compilation", EXPORT_AGAIN
+                )
 
     def _check_small(self, passed: Sequence[Any], sizes: Mapping[sympy.Symbol, int]) -> None:
         if other := other_shape(self._module, passed, _integers(sizes)):

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shapewright.pages import BLOCK_BYTES, HUGE_BYTES, LINE_BYTES, placed
+from shapewright.pages import BLOCK_BYTES, HUGE_BYTES, placed
+from tuner.schedule.layout import LINE_BYTES
 
 MiB = 1 << 20
 

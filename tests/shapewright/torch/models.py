@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from typing import Any
+
 import torch
 from torch import nn
 from torch.nn import functional
@@ -59,3 +62,24 @@ def words(batch: int, length: int) -> torch.Tensor:
 
 def close(one: torch.Tensor, other: torch.Tensor) -> bool:
     return bool(one.shape == other.shape and torch.allclose(one, other, rtol=1e-4, atol=1e-5))
+
+
+def call_at_once(model: Encoder, fast: Any) -> None:
+    """Four threads call both, each in sizes of its own: results are equal."""
+    wrong: list[Any] = []
+
+    def call(batch: int) -> None:
+        try:
+            with torch.no_grad():
+                for length in (3, 9, 5):
+                    ids = words(batch, length)
+                    wrong.extend([] if close(fast(ids), model(ids)) else [ids.shape])
+        except Exception as error:
+            wrong.append(error)
+
+    some = [threading.Thread(target=call, args=(batch,)) for batch in (2, 3, 4, 5)]
+    for each in some:
+        each.start()
+    for each in some:
+        each.join(timeout=120)
+    assert not wrong

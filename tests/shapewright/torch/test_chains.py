@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from shapewright.torch.arguments import planned
 from shapewright.torch.backend import shapewright
 from shapewright.torch.chain import Chain
 from shapewright.torch.steps import ChainPlan, Made, Step
-from tests.shapewright.torch.models import Encoder, close, words
+from tests.shapewright.torch.models import Encoder, call_at_once, close, words
 from tests.shapewright.torch.replacing import Replacing
 from tests.shares import chosen
 from tuner.errors import InvalidInput, ShapewrightError
@@ -124,28 +123,7 @@ def test_a_model_is_called_as_one_chain_at_every_size_and_by_threads_at_once(
         # Weights that have changed are packed again.
         model.up.weight.mul_(1.5)
         assert close(fast(ids), model(ids))
-    _call_at_once(model, fast)
-
-
-def _call_at_once(model: Encoder, fast: Any) -> None:
-    """By threads, each in sizes of its own."""
-    wrong: list[Any] = []
-
-    def call(batch: int) -> None:
-        try:
-            with torch.no_grad():
-                for length in (3, 9, 5):
-                    ids = words(batch, length)
-                    wrong.extend([] if close(fast(ids), model(ids)) else [ids.shape])
-        except Exception as error:
-            wrong.append(error)
-
-    some = [threading.Thread(target=call, args=(batch,)) for batch in (2, 3, 4, 5)]
-    for each in some:
-        each.start()
-    for each in some:
-        each.join(timeout=120)
-    assert not wrong
+    call_at_once(model, fast)
 
 
 @pytest.mark.parametrize("dtype", chosen([torch.bfloat16], [torch.bfloat16, torch.float16]))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from torch.export import Dim, export
 
 import shapewright as sw
 from shapewright.torch.chain import chains_so_far as chains
-from tests.shapewright.torch.models import INNER, WIDTH, WORDS, Encoder, close, words
+from tests.shapewright.torch.models import INNER, WIDTH, WORDS, Encoder, call_at_once, close, words
 from tests.shapewright.torch.replacing import Replacing, same
 from tuner.errors import InvalidInput
 
@@ -108,7 +107,7 @@ def test_a_frozen_program_that_is_dropped_leaves_nothing(encoder_libraries: Path
 
 
 def _of_words(model: nn.Module) -> Any:
-    return exported(model, words(2, 9), dims=({0: Dim("batch", max=4), 1: Dim("length", max=MOST)},))
+    return exported(model, words(2, 9), dims=({0: Dim("batch", max=5), 1: Dim("length", max=MOST)},))
 
 
 def test_results_record_no_gradient_and_modes_make_no_difference(compiled: Any, encoder: Encoder) -> None:
@@ -268,23 +267,31 @@ def test_what_was_decided_while_compiling_holds_for_later_sizes(replacing: Repla
 
 
 def test_threads_call_at_once(compiled: Any, encoder: Encoder) -> None:
-    wrong: list[Any] = []
+    call_at_once(encoder, compiled)
 
-    def call(batch: int) -> None:
-        try:
-            for length in (3, 9, 5):
-                ids = words(batch, length)
-                with torch.no_grad():
-                    wrong.extend([] if close(compiled(ids), encoder(ids)) else [ids.shape])
-        except Exception as error:
-            wrong.append(error)
 
-    some = [threading.Thread(target=call, args=(batch,)) for batch in (1, 2, 3, 4)]
-    for each in some:
-        each.start()
-    for each in some:
-        each.join()
-    assert not wrong
+@pytest.mark.parametrize("rest", RESTS)
+def test_an_int_may_be_a_dynamic_input(rest: str, encoder_libraries: Path) -> None:
+    class First(nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.up = nn.Linear(WIDTH, INNER)
+
+        def forward(self, x: torch.Tensor, number: int) -> Any:
+            return self.up(x)[:number], x.shape[0] + number
+
+    model, rows = First().eval(), Dim("rows", min=4, max=MOST)
+    program = exported(model, torch.rand(6, WIDTH), 3, dims=({0: rows}, Dim.DYNAMIC))
+    fast = sw.torch.compile_exported(program, encoder_libraries, options={"rest": rest})
+    for count, number in ((6, 3), (9, 2), (20, 7)):
+        x = torch.rand(count, WIDTH)
+        with torch.no_grad():
+            same(fast(x, number), model(x, number))
+    with pytest.raises(InvalidInput, match=r"do not satisfy .* a guard of the compilation"):
+        fast(x, 30)
+    for wrong in (2.0, True, "x"):
+        with pytest.raises(InvalidInput, match=r"number: .* is no size"):
+            fast(x, wrong)
 
 
 def test_words_beyond_the_table_raise_as_in_eager(compiled: Any) -> None:

@@ -16,9 +16,9 @@ class Rates:
 
     The defaults were fitted to one core of a Sapphire Rapids server, with products of matrices alone
     (docs/decisions/0007), ``near_exposed``, ``asked`` and ``single`` to one of an AMD EPYC (Zen 4); ``operation``,
-    ``function``, ``l1_bytes``, ``memory_bytes``, ``drained`` and ``fork`` are round figures, fitted to nothing, and so
-    is ``tile_rows``, which is what vectors are. A calibrated device
-    has rates of its own (tuner/calibration). What theory makes of either the learned residual corrects.
+    ``function``, ``l1_bytes``, ``memory_bytes``, ``drained`` and ``fork`` are round figures, fitted to nothing;
+    ``tile_rows`` is the rate of vector loads, for want of a measurement. A calibrated device has rates of its own
+    (tuner/calibration). What theory makes of either the learned residual corrects.
     """
 
     clock_hz: float = 3.94e9
