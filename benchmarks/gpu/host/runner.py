@@ -11,15 +11,13 @@ from __future__ import annotations
 import argparse
 import json
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-import triton
+from card import facts
 from checking import check_all
 from graphs import Timer, measure
 from operands import FATAL, HERE, Log, operand_sets, prepared
@@ -73,24 +71,6 @@ def _rival(
 
 
 # -- the card ---------------------------------------------------------------------------------------------------------
-QUERY = "name,driver_version,clocks.max.sm,clocks.sm,clocks.mem,power.limit,temperature.gpu,ecc.mode.current"
-
-
-def facts() -> dict[str, Any]:
-    """Card, driver and versions."""
-    command = ["nvidia-smi", f"--query-gpu={QUERY}", "--format=csv"]
-    smi = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False).stdout
-    properties = str(torch.cuda.get_device_properties(0)) if torch.cuda.is_available() else ""
-    versions = {"torch": torch.__version__, "triton": triton.__version__, "numpy": np.__version__}
-    return {
-        "smi": smi,
-        "properties": properties,
-        "cuda": torch.version.cuda,
-        "python": sys.version.split()[0],
-        **versions,
-    }
-
-
 def watched(log: Log, until: float) -> Any:
     """A process that writes down clocks, power and temperature every second."""
     fields = "clocks.sm,power.draw,temperature.gpu,clocks_event_reasons.active"

@@ -1,7 +1,8 @@
 """An emitted module: Triton functions, and how the host launches them one after the other.
 
-Its text stands alone: it imports PyTorch and Triton, and ``run`` takes a tensor for each operand in call order, then
-the symbols. The same facts are there as data, for compilers that make cubins without a GPU.
+Its text stands alone: it imports Triton, and PyTorch where it is called, since builders have none. ``run`` takes a
+tensor for each operand in call order, then the symbols. The same facts are there as data, for compilers that make
+cubins without a GPU.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ from tuner.schedule.gpu.writer import Writer, dim_text
 
 HEADER = '''"""{title}"""
 
-import torch
 import triton
 import triton.language as tl
 {imports}
 '''
 ROUNDED = """def rounded_to_tf32(tensor):
+    import torch
+
     bits = (tensor.view(torch.int32) + 0x1000) & -8192
     return torch.where(tensor == tensor, bits.view(torch.float32), tensor)"""
 DESCRIPTORS = "from triton.tools.tensor_descriptor import TensorDescriptor\n"
@@ -119,7 +121,9 @@ class Module:
         operands = [tensor.name for tensor in self.workload.operands]
         symbols = [f"s_{symbol}" for symbol in self.workload.symbols]
         writer = Writer()
-        writer.line(f"device = p_{operands[0]}.device")
+        if self.scratch:
+            writer.line("import torch")
+            writer.line(f"device = p_{operands[0]}.device")
         for each in self.scratch:
             writer.line(f"p_{each.name} = torch.empty(max({each.size}, 1), dtype=torch.{each.dtype}, device=device)")
         for launch in self.launches:
