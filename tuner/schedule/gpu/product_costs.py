@@ -24,7 +24,7 @@ from tuner.schedule.gpu.work import Floats
 from tuner.schedule.rule import Extents
 from tuner.schedule.rules.quantized.decoded import CODE
 
-ACROSS_BANKS = 0.5
+ACROSS_BANKS = 0.31
 """Of the FMA rate that is left where neighbours along k are read as columns (docs/decisions/0069)."""
 CONVERTED, HALF_BYTE = 1.0, 0.5
 """Operations of a conversion; bytes of a number of four bits."""

@@ -12,13 +12,22 @@ from tuner.program.language.dtypes import DTYPES
 from tuner.program.target.cuda import WARP, Gpu
 from tuner.schedule.gpu.contraction import Contraction
 from tuner.schedule.gpu.tiling import Tiling, multiplied_type
-from tuner.schedule.gpu.work import BYTES_BY_DESCRIPTOR, BYTES_PER_CYCLE, Floats, Work, programs_at_once
+from tuner.schedule.gpu.work import (
+    BYTES_BY_DESCRIPTOR,
+    BYTES_PER_CYCLE,
+    CACHED_SHARE,
+    L2_BYTES_PER_CYCLE,
+    MEMORY_SHARE,
+    Floats,
+    Work,
+    programs_at_once,
+)
 
-TENSOR_SHARE, FMA_SHARE = 0.74, 0.68
+TENSOR_SHARE, FMA_SHARE = 0.95, 0.95
 """Of the rates of tensor cores and of multiply-adds that tiles reach."""
-TF32X3_SHARE = 0.30
-"""Of TF32's rate, in three products whose operands are split."""
-SURPLUS_COLUMNS = 8
+TF32X3_SHARE, TF32X3_PARTS_SHARE = 0.18, 0.13
+"""Of TF32's rate, in three products whose operands are split, and where each part of a tile splits them anew."""
+SURPLUS_COLUMNS = 13
 """Columns that each instruction on a tile costs beyond its own."""
 OTHER_REGISTERS = 56
 """Registers of a thread beside those of sums."""
@@ -26,8 +35,10 @@ ONE_BY_ONE = 1.0
 """Registers of each product that is added by itself."""
 OPERANDS = {"tf32x3": 2.0, "ieee": 0.5}
 """Registers of each element of a step that is split, or broadcast to the lanes, before it is multiplied as float32."""
-SHARES_S = 1.5e-6
-"""Of the kernel that adds shares of k."""
+PREPARED_S = 0.1e-6
+"""Of a step whose elements are made in registers and go back to shared memory before they are multiplied."""
+SHARES_S = 3e-6
+"""Of the kernel that adds shares of k, beside its bytes."""
 FLOAT32_BYTES = 4
 
 
@@ -142,22 +153,32 @@ def work_of(
         programs=tiles * split,
         steps=np.ceil(np.ceil(k / block_k) / split),
         step_s=column(_flops(gpu, tiling) / (_flops_s(gpu, what, tiling) / gpu.sms) for tiling, what in pairs)
-        + (width_m * prepared[0] + width_n * prepared[1]) * block_k / lanes_s,
+        + (width_m * prepared[0] + width_n * prepared[1]) * block_k / lanes_s
+        + np.where(prepared[0] + prepared[1] > 0, PREPARED_S, 0.0),
         loaded=(width_m * left + width_n * right) * block_k,
         stored=width_m * width_n * np.where(split > 1, 4, size),
         distinct=(m * k * left + n * k * right + m * n * size) * batch,
         at_once=column(occupancy(gpu, tiling, what.size, used) for tiling, what in pairs),
         in_flight=column(max(each.num_stages - 1, 1) for each in tilings),
         rate=column(BYTES_BY_DESCRIPTOR if each.descriptors and has_tma else BYTES_PER_CYCLE for each in tilings),
-        more_s=np.where(split > 1, SHARES_S, 0.0),
+        more_s=np.where(split > 1, SHARES_S + added_s(gpu, m * n * batch, split, size), 0.0),
     )
+
+
+def added_s(gpu: Gpu, results: Floats, split: Floats, size: Floats) -> Floats:
+    """What reading the shares of so many results takes, and writing their sums, of ``size`` bytes each."""
+    shares = FLOAT32_BYTES * split * results
+    of_memory = MEMORY_SHARE * gpu.memory_bytes_s
+    of_cache = L2_BYTES_PER_CYCLE * gpu.clock_mhz * 1e6 * gpu.sms
+    return (shares + results * size) / np.where(shares > CACHED_SHARE * gpu.l2_bytes, of_memory, of_cache)
 
 
 def _flops_s(gpu: Gpu, what: Multiplied, tiling: Tiling) -> float:
     if what.dtype == "float32" or not tiling.dot:
         return gpu.fma_flops_s() * FMA_SHARE * what.share_of_rate
-    share = TENSOR_SHARE * (TF32X3_SHARE if tiling.precision == "tf32x3" else 1.0)
-    return gpu.tensor_flops_s(what.dtype) * share * what.share_of_rate
+    is_split = what.dtype == "tf32" and tiling.precision == "tf32x3"
+    of_split = TF32X3_PARTS_SHARE if tiling.parts > 1 else TF32X3_SHARE
+    return gpu.tensor_flops_s(what.dtype) * TENSOR_SHARE * (of_split if is_split else 1.0) * what.share_of_rate
 
 
 def _flops(gpu: Gpu, tiling: Tiling) -> float:

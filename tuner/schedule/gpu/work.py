@@ -18,16 +18,16 @@ from numpy.typing import NDArray
 from tuner.program.target.cuda import REGISTERS, WARP, Gpu
 
 Floats = NDArray[np.float64]
-LAUNCH_S, LATENCY_S, PROLOGUE_S, STEP_S = 0.4e-6, 0.4e-6, 0.5e-6, 0.03e-6
+LAUNCH_S, LATENCY_S, PROLOGUE_S, STEP_S = 0.75e-6, 0.4e-6, 0.27e-6, 0.045e-6
 """Of a launch, of a load, of a program before its first step, and of a step beside its work."""
-BYTES_PER_CYCLE, BYTES_BY_DESCRIPTOR = 30.0, 45.0
+BYTES_PER_CYCLE, BYTES_BY_DESCRIPTOR = 56.0, 64.0
 """From L2 to an SM in a cycle."""
-STORE_BYTES_PER_CYCLE, L2_BYTES_PER_CYCLE = 25.0, 30.0
+STORE_BYTES_PER_CYCLE, L2_BYTES_PER_CYCLE = 20.0, 45.0
 MEMORY_SHARE = 0.87
 """Of the bandwidth of the memory that is reached."""
 CACHED_SHARE = 0.7
 """Of L2, which operands fill that calls find there again."""
-NORM = 5.0
+NORM = 16.0
 MAX_REGISTERS = 255
 """Of a thread."""
 RESERVED_SHARED = 1024
