@@ -18,7 +18,9 @@ from tuner.blas import ONE_THREAD
 
 RUNTIME_ONLY = {"TVM_USE_RUNTIME_LIB": "1"}
 """Environment in which TVM loads its runtime without its compiler. Read when TVM is first imported."""
-DEVICE = {**ONE_THREAD, **RUNTIME_ONLY, **without_torch.ENVIRONMENT}
+GPU_DEVICE = {**RUNTIME_ONLY, **without_torch.ENVIRONMENT}
+"""The environment of the processes of a device on a GPU, whose CPU computes references while nothing is timed on it."""
+DEVICE = {**ONE_THREAD, **GPU_DEVICE}
 """The environment of a device's processes."""
 TERMINATION = (signal.SIGTERM, signal.SIGINT)
 

@@ -16,6 +16,14 @@ from tuner.search.reuse import NOTHING, Knowledge
 from tuner.search.summary import SearchSummary
 from tuner.storage import NewEvent
 
+GPU_LANES = 8
+"""How many kernels a GPU measures while a CPU measures one: milliseconds of calls, and no cores that builds disturb."""
+
+
+def lanes(task: SearchTask, runner: Runner) -> int:
+    """Devices for CPUs that would be busy with as many kernels as the runner's devices are."""
+    return runner.devices * (1 if task.known_target.gpu is None else GPU_LANES)
+
 
 class Recorder(Protocol):
     """Where a search stores its results as it goes. A call returns only when they are stored."""

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from tuner.program.language.workload import WorkloadInstance
 from tuner.records import Phase
-from tuner.search.context import SearchContext
+from tuner.search.context import SearchContext, lanes
 from tuner.search.observations import Measured
 from tuner.search.policy import Suggestion
 from tuner.search.stream import InFlight, MeasureStream, Queued
@@ -90,7 +90,8 @@ class Pipeline:
         self._takes_turns = not self._builds.beside
         self._plan_next = None if self._takes_turns else plan_next
         self._devices = devices = self._runner.devices
-        self._most = BATCH * devices if self._takes_turns else devices + max(BATCH - 1, devices)
+        beside = lanes(context.task, self._runner)
+        self._most = BATCH * devices if self._takes_turns else beside + max(BATCH - 1, beside)
         """Kernels under way: those that are measured, and as many that wait for a device."""
         self._todo: deque[Queued] = deque()
         self._again: deque[Queued] = deque()

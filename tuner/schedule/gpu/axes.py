@@ -3,8 +3,8 @@ can carry of it. docs/decisions/0069 says what the axes of products are for."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache, partial
 
 from tuner.errors import IllegalKernel
 from tuner.program.target.cuda import Gpu
@@ -47,8 +47,10 @@ def axes_of(program: GpuProgram, gpu: Gpu) -> tuple[Axis, ...]:
 
 def space_of(name: str, version: int, program: GpuProgram, gpu: Gpu) -> SearchSpace:
     axes = axes_of(program, gpu)
-    check = partial(_check, program=program, gpu=gpu)
-    return SearchSpace(name, version, axes, check, partial(_canonical, axes=axes, has_cores=_has_cores(program)))
+    # A search asks for the same points again and again.
+    problem = lru_cache(maxsize=65536)(partial(_problem, program=program, gpu=gpu))
+    check, canonical = partial(_check, problem=problem), partial(_canonical, axes=axes, has_cores=_has_cores(program))
+    return SearchSpace(name, version, axes, check, canonical)
 
 
 def default_kernel(space: SearchSpace) -> MicroKernel:
@@ -165,15 +167,21 @@ def _canonical(values: Mapping[str, int], axes: tuple[Axis, ...], has_cores: boo
     return kept
 
 
-def _check(kernel: MicroKernel, program: GpuProgram, gpu: Gpu) -> None:
+def _check(kernel: MicroKernel, problem: Callable[[MicroKernel], str]) -> None:
+    if found := problem(kernel):
+        raise IllegalKernel(found)
+
+
+def _problem(kernel: MicroKernel, program: GpuProgram, gpu: Gpu) -> str:
+    """Why the hardware does not carry a kernel; nothing where it does."""
     of, choices = dict(kernel.values), choices_of(kernel, gpu)
     if "block_m" in of and choices.product.dot:
         tile = of["block_m"] * of["block_n"] * of.get("parts", 1)
         least, most = LEAST_TILE.get(of["warps"], 0), MOST_TILE.get(of["warps"], tile)
         if not least <= tile <= most and _has_cores(program):
-            raise IllegalKernel(f"{of['warps']} warps for a tile of {of['block_m']} x {of['block_n']}")
+            return f"{of['warps']} warps for a tile of {of['block_m']} x {of['block_n']}"
     warps = of.get("attention_warps", 0)
     if warps > UNBOUND_WARPS and warps * ROWS_OF_WARP > of["attention_rows"]:
-        raise IllegalKernel(f"{warps} warps for {of['attention_rows']} rows of attention")
-    if (need := program.needs(choices, gpu)) is not None:
-        raise IllegalKernel(f"{kernel} needs {need}")
+        return f"{warps} warps for {of['attention_rows']} rows of attention"
+    need = program.needs(choices, gpu)
+    return "" if need is None else f"{kernel} needs {need}"

@@ -33,6 +33,7 @@ TURNED = 0.95
 A round figure, which nothing was fitted to."""
 GROUPED_S = 3e-6
 """Of the kernel that sorts rows by group."""
+Pair = tuple[float, float]
 
 
 class Product:
@@ -47,6 +48,7 @@ class Product:
         }
         self.has_descriptors = self._has_descriptors()
         self.fitted: Callable[[Tiling], tuple[Tiling, Multiplied]] = lru_cache(maxsize=65536)(self._fitted)
+        self._sides: dict[tuple[bool, bool], tuple[str, Pair, Pair]] = {}
 
     def _has_descriptors(self) -> bool:
         """Whether the hardware may bring a side's tiles."""
@@ -60,16 +62,25 @@ class Product:
     def _fitted(self, tiling: Tiling) -> tuple[Tiling, Multiplied]:
         """The tiling as it is emitted, and what it multiplies."""
         product, tiling = fitted(self.product, tiling)
-        dtype = multiplied_type(product, tiling.dot)
+        key = product is self.product, tiling.dot
+        if key not in self._sides:
+            self._sides[key] = self._sides_of(product, tiling.dot)
+        dtype, stored, made = self._sides[key]
         has_cores = dtype == "float32" and tiling.dot and tiling.precision != "ieee"
         size, share = DTYPES[dtype].bytes, 1.0
         if dtype == "float32" and tiling.dot:
-            is_kn = self._is_kn(tiling)
+            is_kn = self._is_kn(tiling.pack)
             share = (TURNED if is_kn else 1.0) if has_cores else (1.0 if is_kn else ACROSS_BANKS)
-        sides = product.left, product.right
-        stored = self._stored(product.left), self._stored(product.right)
-        made = tuple(operations(side) + CONVERTED * (stored_type(product, side) != dtype) for side in sides)
-        return tiling, Multiplied("tf32" if has_cores else dtype, size, share, stored, (made[0], made[1]))
+        return tiling, Multiplied("tf32" if has_cores else dtype, size, share, stored, made)
+
+    def _sides_of(self, product: Contraction, has_dot: bool) -> tuple[str, Pair, Pair]:
+        """The dtype that is multiplied; of either side the bytes of an element in memory, and what makes it one."""
+        dtype, (left, right) = multiplied_type(product, has_dot), (product.left, product.right)
+
+        def made(side: Expr) -> float:
+            return operations(side) + CONVERTED * (stored_type(product, side) != dtype)
+
+        return dtype, (self._stored(left), self._stored(right)), (made(left), made(right))
 
     def _stored(self, expr: Expr) -> float:
         """Bytes of an element of a side in memory."""
@@ -78,11 +89,11 @@ class Product:
         every = [DTYPES[tensors[each.tensor].dtype].bytes for each in reads(expr) if each.tensor in tensors]
         return HALF_BYTE if of_code else float(max(every, default=1))
 
-    def _is_kn(self, tiling: Tiling) -> bool:
+    def _is_kn(self, pack: str) -> bool:
         """Whether columns of the right side are neighbours in memory."""
-        packed = self.packs.get(tiling.pack, ())
+        packed = self.packs.get(pack, ())
         if any(read.tensor == each.tensor for read in reads(self.product.right) for each in packed):
-            return tiling.pack == "kn"
+            return pack == "kn"
         inner = self.product.parts[self.product.n[-1]].axis if self.product.n else ""
         return any(stride(read, inner) == 1 for read in reads(self.product.right))
 

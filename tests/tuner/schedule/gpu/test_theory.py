@@ -6,6 +6,7 @@ import gzip
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -114,6 +115,24 @@ def test_theory_chooses_well_among_all_kinds_of_programs(part: str) -> None:
         losses.append(taken[0] / taken.min())
     assert len(losses) > 5
     assert np.exp(np.mean(np.log(losses))) < PARTS[part][1]
+
+
+def test_the_precision_of_float32_is_nothing_to_other_dtypes() -> None:
+    """A kernel has one, whether its program multiplies float32 or not."""
+    gpu, tile = PRODUCTS["h100"], Tiling(128, 128, 64, descriptors=True)
+    halves, floats = Problem(2048, 2304, 768, "float16", 2), Problem(2048, 2304, 768, "tf32", 4)
+    split = replace(tile, precision="tf32x3")
+    assert estimate_s(gpu, split, [halves])[0] == estimate_s(gpu, tile, [halves])[0]
+    assert estimate_s(gpu, split, [floats])[0] > estimate_s(gpu, tile, [floats])[0]
+
+
+def test_shares_of_k_cost_their_bytes() -> None:
+    """What a second kernel reads of them, whose time passes that of the product where results are many."""
+    gpu, tile = PRODUCTS["h100"], Tiling(64, 64, 64, descriptors=True)
+    few, many = Problem(16, 768, 3072, "float16", 2), Problem(16384, 2304, 768, "float16", 2)
+    whole, shared = (estimate_s(gpu, replace(tile, split_k=count), [few, many]) for count in (1, 8))
+    assert shared[0] < 2 * whole[0]
+    assert shared[1] > 2 * whole[1]
 
 
 def test_what_does_not_fit_is_no_candidate() -> None:
