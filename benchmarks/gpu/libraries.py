@@ -221,38 +221,45 @@ def main() -> None:
     document: dict[str, Any] = {"protocol": facts(), "searches": searches(folders)}
     for part in ("checks", "rows", "calls", "compiled", "left_out"):
         document[part] = []
-    try:
-        measured(list(contests(folders)), options, until, document)
-    finally:
+    for part in measured(list(contests(folders)), options, until, document):
+        print(f"{part} done", flush=True)
         document["summary"] = summary(document["rows"], next(iter(folders)))
         write(options.json, document)
     print(json.dumps(document["summary"], indent=1))
 
 
-def measured(every: Sequence[Contest], options: argparse.Namespace, until: float, document: dict[str, Any]) -> None:
-    """Fills the document in, as far as there is time."""
+def measured(
+    every: Sequence[Contest], options: argparse.Namespace, until: float, document: dict[str, Any]
+) -> Iterator[str]:
+    """Fills the document in, as far as there is time, and says which part is done. What fails is left out, with the
+    reason."""
     timer, rng = Timer(), np.random.default_rng(0)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-    for contest in every:
-        if options.checks:
-            found = checks(contest, options.checks, rng)
-            document["checks"].append({"workload": contest.title, **found})
-            print(
-                f"{contest.title}: {found['done']} checked, {len(found['wrong'])} wrong",
-                *found["wrong"][:3],
-                flush=True,
-            )
+    for contest in every if options.checks else ():
+        found = checks(contest, options.checks, rng)
+        document["checks"].append({"workload": contest.title, **found})
+        print(f"{contest.title}: {found['done']} checked, wrong: {found['wrong'][:3]}", flush=True)
     sizes, tuned = ([int(each) for each in text.split(",") if each] for text in (options.shapes, options.compiled))
-    steps: list[tuple[Contest, int, Step, str]] = [(contest, size, row, "rows") for size in sizes for contest in every]
-    steps += [(contest, size, compiled_row, "compiled") for size in tuned for contest in every if contest.op == "dense"]
-    steps += [(contest, sizes[0], _calls, "calls") for contest in every]
-    for contest, size, step, part in steps:
-        shape = {contest.libraries[next(iter(contest.libraries))].dispatcher.task.shape_vars[0].name: size}
-        if time.monotonic() > until:
-            document["left_out"].append([part, contest.title, size])
-            continue
-        document[part].append(step(contest, shape, timer))
-        torch.cuda.empty_cache()
+    of_layers = sorted((each for each in every if each.op == "dense"), key=lambda each: each.dtype)
+    parts: dict[str, tuple[Step, list[tuple[Contest, int]]]] = {
+        "rows": (row, [(contest, size) for size in sizes for contest in every]),
+        "calls": (_calls, [(contest, sizes[0]) for contest in every]),
+        "compiled": (compiled_row, [(contest, size) for size in tuned for contest in of_layers]),
+    }
+    for part, (step, steps) in parts.items():
+        for contest, size in steps:
+            (variable, *_) = next(iter(contest.libraries.values())).dispatcher.task.shape_vars
+            problem = "no time" if time.monotonic() > until else ""
+            try:
+                if not problem:
+                    document[part].append(step(contest, {variable.name: size}, timer))
+            except Exception as error:
+                problem = f"{type(error).__name__}: {error}"[:300]
+            if problem:
+                document["left_out"].append([part, contest.title, size, problem])
+                print(f"{part} of {contest.title} at {size}: {problem}", flush=True)
+            torch.cuda.empty_cache()
+        yield part
 
 
 def _calls(contest: Contest, shape: Mapping[str, int], _timer: Timer) -> dict[str, Any]:
