@@ -58,7 +58,9 @@ class Spin:
         self._loop_s = 0.0
 
     def seconds(self) -> float:
-        """The time of LOOPS turns, just now."""
+        """The time of LOOPS turns, just now. As many before them keep the stream busy: an event on an idle stream is
+        over before this process has put the kernel behind it."""
+        self._launch(LOOPS)
         self._driver.record(self._first)
         self._launch(LOOPS)
         self._driver.record(self._second)

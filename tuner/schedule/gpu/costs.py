@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from tuner.schedule.gpu.plan import Choices, Found
 from tuner.schedule.gpu.pricing import Dims, Priced, column, operand_bytes, operations, seconds_of, size_of
 from tuner.schedule.gpu.stages import Blocks, is_unrolled
 from tuner.schedule.gpu.theory import FMA_SHARE, OTHER_REGISTERS, TENSOR_SHARE, TF32X3_SHARE
-from tuner.schedule.gpu.work import BYTES_PER_CYCLE, MAX_REGISTERS, Floats, Work, programs_at_once
+from tuner.schedule.gpu.work import BYTES_PER_CYCLE, CACHED_SHARE, MAX_REGISTERS, Floats, Work, programs_at_once
 from tuner.schedule.rule import Extents
 from tuner.schedule.rules.attention.visible import visible
 
@@ -31,6 +32,8 @@ LIVE, FEW_REGISTERS = 3.0, 24
 """Values of an element that elementwise code keeps at once, and registers of a thread beside those."""
 REDUCED_BYTES = 1024
 """Shared memory of a reduction across warps."""
+AGAIN_SHARE = 0.7
+"""Of what later passes over rows read that L2 does not hold: some of it is not gone yet."""
 
 
 def _bytes(workload: Workload, reads: Iterable[Read]) -> float:
@@ -179,6 +182,9 @@ class Rows(Elementwise):
         columns, stages = set(self.frame.columns), self.frame.stages
         self.count = math.prod(self.workload.sizes[part].constant or 0 for part in self._parts(self.frame.columns))
         self.read = _bytes(self.workload, (read for read in self.frame.input_reads if columns & axes_of(read)))
+        whole = {*self.frame.rows, *columns}
+        self.own = _bytes(self.workload, (read for read in self.frame.input_reads if whole <= axes_of(read)))
+        """Of an element what no other row reads."""
         self.operations = sum(operations(stage.body) + bool(stage.reducer) for stage in stages)
         self.reductions = sum(bool(stage.reducer) for stage in stages)
         along = [stage for stage in stages if columns & set(stage.axes)]
@@ -208,7 +214,16 @@ class Rows(Elementwise):
             gpu, choices, dims, np.ceil(rows / of), turns * passes, of * block * self.operations / passes,
             of * count / turns * self.read, of * count * self.stored,
         )  # fmt: skip
-        return work.seconds(gpu, is_flushed)
+        again = self._read_again(gpu, work, count * self.own, rows, of, passes)
+        return replace(work, distinct=work.distinct + again).seconds(gpu, is_flushed)
+
+    def _read_again(self, gpu: Gpu, work: Work, row: Any, rows: Any, of: Floats, passes: Floats) -> Floats:
+        """Bytes that later passes over rows of ``row`` bytes bring from memory: what L2 does not hold of the rows that
+        are under way, where it does not hold all operands."""
+        cached = CACHED_SHARE * gpu.l2_bytes
+        under_way = np.minimum(work.at_once * gpu.sms * of, rows) * row
+        missed = np.where(work.distinct > cached, np.minimum(under_way / cached, 1.0), 0.0)
+        return np.asarray(AGAIN_SHARE * (passes - 1) * missed * rows * row)
 
     def tiles(self, choices: Choices) -> Mapping[tuple[str, ...], tuple[int, ...]]:
         found = {tuple(self._parts(self.frame.columns)): (choices.rows.block,)}

@@ -24,13 +24,12 @@ from tuner.schedule.gpu.work import Floats
 from tuner.schedule.rule import Extents
 from tuner.schedule.rules.quantized.decoded import CODE
 
-ACROSS_BANKS = 0.31
+ACROSS_BANKS = 0.25
 """Of the FMA rate that is left where neighbours along k are read as columns (docs/decisions/0069)."""
 CONVERTED, HALF_BYTE = 1.0, 0.5
 """Operations of a conversion; bytes of a number of four bits."""
-TURNED = 0.95
-"""Of TF32's rate that is left where a side is to be turned over: instructions take words of four bytes along k alone.
-A round figure, which nothing was fitted to."""
+TURNED = 0.55
+"""Of TF32's rate that is left where a side is to be turned over: instructions take words of four bytes along k alone."""
 GROUPED_S = 3e-6
 """Of the kernel that sorts rows by group."""
 Pair = tuple[float, float]

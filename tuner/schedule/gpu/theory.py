@@ -23,11 +23,14 @@ from tuner.schedule.gpu.work import (
     programs_at_once,
 )
 
-TENSOR_SHARE, FMA_SHARE = 0.95, 0.95
+TENSOR_SHARE, FMA_SHARE = 0.95, 0.67
 """Of the rates of tensor cores and of multiply-adds that tiles reach."""
-TF32X3_SHARE, TF32X3_PARTS_SHARE = 0.18, 0.13
-"""Of TF32's rate, in three products whose operands are split, and where each part of a tile splits them anew."""
-SURPLUS_COLUMNS = 13
+PARTS_SHARE = 0.84
+"""Of the rate of a whole tile, where it has parts."""
+TF32X3_SHARE, TF32X3_GROUPS_SHARE = 0.17, 0.51
+"""Of TF32's rate, in three products whose operands are split; and of that, where several groups of warps have the same
+rows, which each of them splits."""
+SURPLUS_COLUMNS = 11
 """Columns that each instruction on a tile costs beyond its own."""
 OTHER_REGISTERS = 56
 """Registers of a thread beside those of sums."""
@@ -37,9 +40,11 @@ OPERANDS = {"tf32x3": 2.0, "ieee": 0.5}
 """Registers of each element of a step that is split, or broadcast to the lanes, before it is multiplied as float32."""
 PREPARED_S = 0.1e-6
 """Of a step whose elements are made in registers and go back to shared memory before they are multiplied."""
-SHARES_S = 3e-6
+SHARES_S = 3.5e-6
 """Of the kernel that adds shares of k, beside its bytes."""
 FLOAT32_BYTES = 4
+GROUP = 4
+"""Warps that take an instruction together."""
 
 
 @dataclass(frozen=True)
@@ -152,7 +157,7 @@ def work_of(
     return Work(
         programs=tiles * split,
         steps=np.ceil(np.ceil(k / block_k) / split),
-        step_s=column(_flops(gpu, tiling) / (_flops_s(gpu, what, tiling) / gpu.sms) for tiling, what in pairs)
+        step_s=column(_flops(gpu, what, tiling) / (_flops_s(gpu, what, tiling) / gpu.sms) for tiling, what in pairs)
         + (width_m * prepared[0] + width_n * prepared[1]) * block_k / lanes_s
         + np.where(prepared[0] + prepared[1] > 0, PREPARED_S, 0.0),
         loaded=(width_m * left + width_n * right) * block_k,
@@ -173,18 +178,26 @@ def added_s(gpu: Gpu, results: Floats, split: Floats, size: Floats) -> Floats:
     return (shares + results * size) / np.where(shares > CACHED_SHARE * gpu.l2_bytes, of_memory, of_cache)
 
 
+def _has_cores(what: Multiplied, tiling: Tiling) -> bool:
+    return tiling.dot and what.dtype != "float32"
+
+
 def _flops_s(gpu: Gpu, what: Multiplied, tiling: Tiling) -> float:
-    if what.dtype == "float32" or not tiling.dot:
+    if not _has_cores(what, tiling):
         return gpu.fma_flops_s() * FMA_SHARE * what.share_of_rate
-    is_split = what.dtype == "tf32" and tiling.precision == "tf32x3"
-    of_split = TF32X3_PARTS_SHARE if tiling.parts > 1 else TF32X3_SHARE
-    return gpu.tensor_flops_s(what.dtype) * TENSOR_SHARE * (of_split if is_split else 1.0) * what.share_of_rate
+    share = TENSOR_SHARE * what.share_of_rate * (PARTS_SHARE if tiling.parts > 1 else 1.0)
+    if what.dtype == "tf32" and tiling.precision == "tf32x3":
+        rows = tiling.block_n if tiling.swap else tiling.block_m
+        has_rows = tiling.num_warps // GROUP <= max(rows // gpu.architecture.matrix_rows, 1)
+        share *= TF32X3_SHARE * (1.0 if has_rows else TF32X3_GROUPS_SHARE)
+    return gpu.tensor_flops_s(what.dtype) * share
 
 
-def _flops(gpu: Gpu, tiling: Tiling) -> float:
+def _flops(gpu: Gpu, what: Multiplied, tiling: Tiling) -> float:
     """Operations of a step, with those that an instruction wastes on rows that there are not."""
     rows, columns = (tiling.block_n, tiling.block_m) if tiling.swap else (tiling.block_m, tiling.block_n)
-    if tiling.dot:
-        least, groups = gpu.architecture.matrix_rows, max(tiling.num_warps // 4, 1)
+    if _has_cores(what, tiling):
+        least, groups = gpu.architecture.matrix_rows, max(tiling.num_warps // GROUP, 1)
         rows = max(rows, least * min(groups, max(rows // least, 1)))
-    return 2.0 * rows * (columns + SURPLUS_COLUMNS) * tiling.parts * tiling.block_k
+        columns += SURPLUS_COLUMNS
+    return 2.0 * rows * columns * tiling.parts * tiling.block_k

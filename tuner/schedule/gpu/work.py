@@ -3,7 +3,7 @@
 An SM gets ``programs`` of a launch, ``at once`` as many as registers, shared memory and warps allow. A step takes the
 largest of what its arithmetic takes, of what its bytes take from L2, and of the latency of a load over the stages in
 flight (a p-norm, so that near ties cost more). Constants are shares of the hardware's rates
-(tuner.program.target.cuda), set down from one H100 (docs/decisions/0069). They are not fitted to a device.
+(tuner.program.target.cuda), fitted to kernels that an H100 and an H200 timed (docs/decisions/0096).
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 from tuner.program.target.cuda import REGISTERS, WARP, Gpu
 
 Floats = NDArray[np.float64]
-LAUNCH_S, LATENCY_S, PROLOGUE_S, STEP_S = 0.75e-6, 0.4e-6, 0.27e-6, 0.045e-6
+LAUNCH_S, LATENCY_S, PROLOGUE_S, STEP_S = 0.8e-6, 0.4e-6, 0.22e-6, 0.055e-6
 """Of a launch, of a load, of a program before its first step, and of a step beside its work."""
-BYTES_PER_CYCLE, BYTES_BY_DESCRIPTOR = 56.0, 64.0
+BYTES_PER_CYCLE, BYTES_BY_DESCRIPTOR = 57.0, 64.0
 """From L2 to an SM in a cycle."""
-STORE_BYTES_PER_CYCLE, L2_BYTES_PER_CYCLE = 20.0, 45.0
+STORE_BYTES_PER_CYCLE, L2_BYTES_PER_CYCLE = 23.0, 45.0
 MEMORY_SHARE = 0.87
 """Of the bandwidth of the memory that is reached."""
 CACHED_SHARE = 0.7
