@@ -16,7 +16,7 @@ from tuner.search.reuse import NOTHING, Knowledge
 from tuner.search.summary import SearchSummary
 from tuner.storage import NewEvent
 
-GPU_LANES = 8
+GPU_LANES = 4
 """How many kernels a GPU measures while a CPU measures one: milliseconds of calls, and no cores that builds disturb."""
 
 

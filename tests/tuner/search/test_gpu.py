@@ -136,7 +136,7 @@ def legal() -> tuple[MicroKernel, ...]:
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(6))
 def test_a_search_of_a_simulated_gpu_ends_near_its_optimum(seed: int) -> None:
-    """Within 3 % of the best kernel of the whole space at each instance, where what theory has for the best is not."""
+    """Within 3 % of the best kernel of the whole space at each instance, and ahead of what theory has for the best."""
     faults = Faults(crashing=CRASHING)
 
     def truth(task: SearchTask, kernel: MicroKernel, shape: Mapping[str, int]) -> float:
@@ -154,5 +154,5 @@ def test_a_search_of_a_simulated_gpu_ends_near_its_optimum(seed: int) -> None:
     served = [truth(TASK, dispatcher.kernel_for(shape), shape) for shape in instances]
     of_theory = real_s[expected_s.argmin(axis=0), np.arange(len(instances))]
     assert sum(served) <= 1.03 * best_s.sum()
-    assert of_theory.sum() > 1.03 * best_s.sum()
+    assert sum(served) < of_theory.sum()
     assert not any(faults.of(kernel, seed) for kernel in dispatcher.kernels)

@@ -54,7 +54,7 @@ class Session:
 
     @classmethod
     def open(cls, connect: Connect, task: SearchTask, life_s: float, interrupted: Callable[[], bool]) -> Self:
-        """Raises DeviceLost, WrongDevice, Interrupted."""
+        """Raises DeviceLost, NotMeasured, WrongDevice, Interrupted."""
         connected = connect(life_s, interrupted)
         opened_s = time.monotonic()
         request = json.dumps(task.to_json())
@@ -71,9 +71,14 @@ class Session:
             connected.hang_up()
             where = address_text(connected.address)
             raise DeviceLost(f"the device at {where} cannot prepare for {task.workload}: {brief(error)}") from error
-        _check_target(task, target, name)
-        _check_threads(task, cores, name)
-        _check_caches(task, caches, name)
+        try:
+            _check_target(task, target, name)
+            _check_threads(task, cores, name)
+            _check_caches(task, caches, name)
+        except (NotMeasured, WrongDevice):
+            # Or the next session waits for this one to end.
+            connected.hang_up()
+            raise
         return cls(connected, task, name, target, server, about.get("killed", 0), opened_s)
 
     def ask(self, function: str, data: JsonObject, *binary: bytes, interrupted: Callable[[], bool] = never) -> Any:

@@ -32,8 +32,6 @@ LIVE, FEW_REGISTERS = 3.0, 24
 """Values of an element that elementwise code keeps at once, and registers of a thread beside those."""
 REDUCED_BYTES = 1024
 """Shared memory of a reduction across warps."""
-AGAIN_SHARE = 0.7
-"""Of what later passes over rows read that L2 does not hold: some of it is not gone yet."""
 
 
 def _bytes(workload: Workload, reads: Iterable[Read]) -> float:
@@ -223,7 +221,7 @@ class Rows(Elementwise):
         cached = CACHED_SHARE * gpu.l2_bytes
         under_way = np.minimum(work.at_once * gpu.sms * of, rows) * row
         missed = np.where(work.distinct > cached, np.minimum(under_way / cached, 1.0), 0.0)
-        return np.asarray(AGAIN_SHARE * (passes - 1) * missed * rows * row)
+        return np.asarray((passes - 1) * missed * rows * row)
 
     def tiles(self, choices: Choices) -> Mapping[tuple[str, ...], tuple[int, ...]]:
         found = {tuple(self._parts(self.frame.columns)): (choices.rows.block,)}

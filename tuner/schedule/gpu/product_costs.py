@@ -29,7 +29,7 @@ ACROSS_BANKS = 0.25
 CONVERTED, HALF_BYTE = 1.0, 0.5
 """Operations of a conversion; bytes of a number of four bits."""
 TURNED = 0.55
-"""Of TF32's rate that is left where a side is to be turned over: instructions take words of four bytes along k alone."""
+"""Of TF32's rate that is left where a side is turned over: instructions take words of four bytes along k alone."""
 GROUPED_S = 3e-6
 """Of the kernel that sorts rows by group."""
 Pair = tuple[float, float]

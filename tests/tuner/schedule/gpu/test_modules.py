@@ -36,6 +36,10 @@ def test_every_sample_is_a_module_of_its_own(sample: dict[str, object], number: 
     assert {launch.function.name for launch in module.launches} <= set(names)
     scratch = [each.name for each in module.scratch]
     assert len(scratch) == len(set(scratch))
+    # Builders import it, and need not have PyTorch.
+    imported = {each.name for node in tree.body if isinstance(node, ast.Import) for each in node.names}
+    imported |= {str(node.module) for node in tree.body if isinstance(node, ast.ImportFrom)}
+    assert {name.partition(".")[0] for name in imported} == {"triton"}
 
 
 @pytest.mark.parametrize(

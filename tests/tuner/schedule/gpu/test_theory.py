@@ -1,10 +1,11 @@
-"""What theory expects of tilings on a GPU, against what one H200 measured (docs/measurements)."""
+"""What theory expects of kernels on a GPU, against what an H200 and an H100 measured (docs/measurements)."""
 
 from __future__ import annotations
 
 import gzip
 import json
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import cache
@@ -13,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from benchmarks.gpu import products, programs
 from benchmarks.gpu.blocks import Block
@@ -21,11 +23,14 @@ from benchmarks.gpu.products import FLOAT16, FMA, TF32X3
 from tuner.program.job.build import workload_from_json
 from tuner.program.target.cuda import PRODUCTS
 from tuner.schedule import extents_of
+from tuner.schedule.gpu.axes import choices_of
 from tuner.schedule.gpu.contraction import contractions
 from tuner.schedule.gpu.plan import Choices
 from tuner.schedule.gpu.program import program_of
+from tuner.schedule.gpu.rows import RowTile
 from tuner.schedule.gpu.theory import Problem, estimate_s, occupancy, problem_of
 from tuner.schedule.gpu.tiling import Tiling
+from tuner.schedule.space import MicroKernel
 
 MEASURED = Path(__file__).parents[4] / "docs" / "measurements" / "h200-emitted.json.gz"
 
@@ -115,6 +120,45 @@ def test_theory_chooses_well_among_all_kinds_of_programs(part: str) -> None:
         losses.append(taken[0] / taken.min())
     assert len(losses) > 5
     assert np.exp(np.mean(np.log(losses))) < PARTS[part][1]
+
+
+TIMED = MEASURED.with_name("h100-trials.json.gz")
+
+
+def kernels_timed() -> Iterator[tuple[str, NDArray[np.float64], NDArray[np.float64]]]:
+    """The name of an operator, and for each shape what theory expects of kernels and what a device timed."""
+    for each in json.loads(gzip.decompress(TIMED.read_bytes()))["workloads"]:
+        workload, by_dims = workload_from_json(each["workload"]), defaultdict[str, dict[MicroKernel, float]](dict)
+        for values, dims, us in each["trials"]:
+            kernel = MicroKernel("gpu", 1, tuple(zip(each["axes"], values, strict=True)))
+            by_dims[json.dumps(dims)][kernel] = us
+        for text, timed in by_dims.items():
+            extents = {axis: np.array([size.evaluate(json.loads(text))]) for axis, size in workload.sizes.items()}
+            choices = [choices_of(kernel, PRODUCTS["h100"]) for kernel in timed]
+            found = program_of(workload).seconds(PRODUCTS["h100"], choices, extents, is_flushed=False)
+            yield each["workload"]["op"], np.sum(list(found.values()), axis=0)[:, 0], np.array(list(timed.values()))
+
+
+def test_theory_ranks_what_searches_of_an_h100_timed() -> None:
+    """Kernels of the whole space, as a device times them; most of them were fitted to."""
+    losses, first = [], []
+    for op, expected, timed in kernels_timed():
+        if "dense" in op or "matmul" in op:
+            taken = timed[np.argsort(expected)]
+            losses.append(taken[0] / taken.min())
+            first.append(taken[:3].min() / taken.min())
+    assert len(losses) > 90
+    assert np.exp(np.mean(np.log(losses))) < 1.07
+    assert np.exp(np.mean(np.log(first))) < 1.01
+
+
+def test_rows_that_are_read_again_cost_memory_where_l2_does_not_hold_them() -> None:
+    """RMS norm of 512 MB: rows in a loop take longer than rows in one tile, which are read once."""
+    workload = workload_from_json({"op": "rms_norm", "args": {"m": "T", "n": 4096}, "dtype": "float16"})
+    kernels = [Choices(rows=RowTile(1, 4096, 4)), Choices(rows=RowTile(4, 1024, 4))]
+    extents = extents_of(workload, [{"T": 65536}])
+    whole, looped = program_of(workload).seconds(PRODUCTS["h100"], kernels, extents, is_flushed=False)["rows"][:, 0]
+    assert 1.2 < looped / whole < 1.5
 
 
 def test_the_precision_of_float32_is_nothing_to_other_dtypes() -> None:
