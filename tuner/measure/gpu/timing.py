@@ -7,7 +7,8 @@
 - warm: operands are in L2 as far as they fit, as the call before left them. Cold: zeros are written over twice the
   bytes of L2 before every call. Streamed: so they are, and all operands but packed constants are read again.
 
-Nothing of it has been compared with other ways on a GPU yet.
+On an H100 kernels take some 1.5 us more than in graphs, which is what a launch costs callers without them
+(docs/decisions/0096).
 """
 
 from __future__ import annotations
