@@ -41,9 +41,13 @@ class Directory(Listed):
                 by_program.setdefault(program_key(candidate.workload.canonical), []).append(candidate)
         return by_program
 
+    def every(self) -> list[Candidate]:
+        """Its libraries. Raises SourceAway."""
+        return [each for alike in self._by_program.values() for each in alike]
+
     def folders(self) -> dict[str, Path]:
         """Where each library lies, by digest. Raises SourceAway."""
-        return {each.digest: each.directory for alike in self._by_program.values() for each in alike}
+        return {each.digest: each.directory for each in self.every()}
 
     def _library(self, candidate: Candidate) -> Library:
         return opened(candidate, candidate.directory)

@@ -157,3 +157,15 @@ def loading(gpus: str) -> str:
     finally:
         del os.environ["FAKE_CUDA_GPUS"]
     return ""
+
+
+def loaded_of_two(gpus: str) -> str:
+    """Which of two libraries in a directory, one for each instruction set, is loaded where these GPUs are."""
+    os.environ["FAKE_CUDA_GPUS"] = gpus
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            for target in ("sm_80", "sm_90a"):
+                write(build(dense(), [PLAIN], targets=(target,))[1].files, Path(folder) / target)
+            return load(folder).directory.name
+    finally:
+        del os.environ["FAKE_CUDA_GPUS"]
