@@ -8,7 +8,7 @@ from tuner.measure import device
 from tuner.measure.child import Child
 from tuner.measure.device.signer import TOKEN
 from tuner.measure.network.addresses import Address
-from tuner.measure.processes import DEVICE
+from tuner.measure.processes import device_environment
 from tuner.measure.runners.local_device import gpu_options
 from tuner.measure.sandbox.confinement import clean_environment
 
@@ -34,5 +34,6 @@ def start_device(
     crashes or hangs costs only itself. Raises ChildFailed.
     """
     args = ["--tracker", f"{tracker[0]}:{tracker[1]}", "--key", key, "--host", host, "--port", str(port)]
-    environment = clean_environment(DEVICE if token is None else {**DEVICE, TOKEN: token})
+    joined_by = {} if token is None else {TOKEN: token}
+    environment = clean_environment(device_environment(gpu) | joined_by)
     return Child(MODULE, [*args, "--id", device_id, *gpu_options(gpu)], data_dir=data_dir, environment=environment)

@@ -220,11 +220,11 @@ def device_serve(
     """
     at_tracker = _tracker_address(tracker)
     from tuner.measure.device.signer import with_signer  # noqa: PLC0415
-    from tuner.measure.processes import DEVICE  # noqa: PLC0415  (keeps --help fast)
+    from tuner.measure.processes import device_environment  # noqa: PLC0415  (keeps --help fast)
     from tuner.measure.sandbox.confinement import Limits, clean_environment, parse_memory  # noqa: PLC0415
 
     limits = Limits(None if memory is None else parse_memory(memory), user, of_data=gpu is not None)
-    environment = with_signer(clean_environment(DEVICE), token_of(token, token_file))
+    environment = with_signer(clean_environment(device_environment(gpu)), token_of(token, token_file))
     if os.environ != environment:
         # Of candidates nothing can be kept that this process was started with.
         os.execve(sys.executable, [sys.executable, *without_token(sys.orig_argv[1:])], environment)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,11 @@ import numpy as np
 from shapewright.download import write
 from shapewright.library import Library
 from shapewright.loading import load
+from tests.shapewright.libraries import altered
 from tests.tuner.library.gpu import driven
 from tests.tuner.library.gpu.driven import build, dense, on_gpu
 from tests.tuner.library.gpu.launches import differences
+from tuner.errors import InvalidInput
 from tuner.program.job.build import workload_from_json
 from tuner.program.language.workload import Workload
 from tuner.schedule.gpu.plan import Choices
@@ -159,13 +162,19 @@ def loading(gpus: str) -> str:
     return ""
 
 
-def loaded_of_two(gpus: str) -> str:
-    """Which of two libraries in a directory, one for each instruction set, is loaded where these GPUs are."""
+def loaded_of(archs: tuple[str, ...], gpus: str) -> str:
+    """Which of the libraries in a directory, one for each instruction set, is loaded where these GPUs are; or why none
+    is. Those of one instruction set are for several products."""
     os.environ["FAKE_CUDA_GPUS"] = gpus
     try:
         with tempfile.TemporaryDirectory() as folder:
-            for target in ("sm_80", "sm_90a"):
-                write(build(dense(), [PLAIN], targets=(target,))[1].files, Path(folder) / target)
-            return load(folder).directory.name
+            for number, arch in enumerate(archs):
+                own, there = Path(folder) / "own", Path(folder) / arch / str(number)
+                write(driven.library_for(dense(), arch).files, own)
+                altered(own, there, target_fingerprint=f"product-{number}")
+                shutil.rmtree(own)
+            return load(folder).directory.parent.name
+    except InvalidInput as error:
+        return str(error)
     finally:
         del os.environ["FAKE_CUDA_GPUS"]

@@ -18,11 +18,14 @@ from tuner.blas import ONE_THREAD
 
 RUNTIME_ONLY = {"TVM_USE_RUNTIME_LIB": "1"}
 """Environment in which TVM loads its runtime without its compiler. Read when TVM is first imported."""
-GPU_DEVICE = {**RUNTIME_ONLY, **without_torch.ENVIRONMENT}
-"""The environment of the processes of a device on a GPU, whose CPU computes references while nothing is timed on it."""
-DEVICE = {**ONE_THREAD, **GPU_DEVICE}
-"""The environment of a device's processes."""
 TERMINATION = (signal.SIGTERM, signal.SIGINT)
+_DEVICE = {**RUNTIME_ONLY, **without_torch.ENVIRONMENT}
+
+
+def device_environment(gpu: int | None) -> dict[str, str]:
+    """The environment of the processes of a device. On a GPU all threads of NumPy compute references: they disturb
+    nothing that is timed."""
+    return _DEVICE if gpu is not None else {**ONE_THREAD, **_DEVICE}
 
 
 def set_on_signals(stop: threading.Event, signals: Sequence[signal.Signals] = TERMINATION) -> None:

@@ -16,13 +16,14 @@ from tuner.search.reuse import NOTHING, Knowledge
 from tuner.search.summary import SearchSummary
 from tuner.storage import NewEvent
 
-GPU_LANES = 4
-"""How many kernels a GPU measures while a CPU measures one: milliseconds of calls, and no cores that builds disturb."""
+KERNELS_BESIDE = 4
+"""Kernels that a GPU measures in the time that a CPU takes for one: calls take microseconds, and no build disturbs
+them."""
 
 
-def lanes(task: SearchTask, runner: Runner) -> int:
-    """Devices for CPUs that would be busy with as many kernels as the runner's devices are."""
-    return runner.devices * (1 if task.known_target.gpu is None else GPU_LANES)
+def equivalent_devices(task: SearchTask, runner: Runner) -> int:
+    """How many CPUs measure as many kernels in the same time as the runner's devices."""
+    return runner.devices * (1 if task.known_target.gpu is None else KERNELS_BESIDE)
 
 
 class Recorder(Protocol):

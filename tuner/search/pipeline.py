@@ -13,7 +13,7 @@ from typing import Protocol
 
 from tuner.program.language.workload import WorkloadInstance
 from tuner.records import Phase
-from tuner.search.context import SearchContext, lanes
+from tuner.search.context import SearchContext, equivalent_devices
 from tuner.search.observations import Measured
 from tuner.search.policy import Suggestion
 from tuner.search.stream import InFlight, MeasureStream, Queued
@@ -90,9 +90,9 @@ class Pipeline:
         self._takes_turns = not self._builds.beside
         self._plan_next = None if self._takes_turns else plan_next
         self._devices = devices = self._runner.devices
-        beside = lanes(context.task, self._runner)
-        self._most = BATCH * devices if self._takes_turns else beside + max(BATCH - 1, beside)
-        """Kernels under way: those that are measured, and as many that wait for a device."""
+        busy = equivalent_devices(context.task, self._runner)
+        self._most = BATCH * devices if self._takes_turns else busy + max(BATCH - 1, busy)
+        """Kernels under way: those that are measured, and those that wait for a device."""
         self._todo: deque[Queued] = deque()
         self._again: deque[Queued] = deque()
         """Readings of what leads, which come first."""
@@ -142,12 +142,14 @@ class Pipeline:
         self._builds.start([suggestion.kernel for suggestion in suggestions])
 
     def _submit(self) -> None:
-        """Build and hand over as much as may be under way. Raises BuilderLost."""
+        """Build and hand over as much as may be under way. Raises BuilderLost, Cancelled, Finishing."""
         if self._takes_turns:
             source = self._again or self._todo
             self._measure([source.popleft() for _ in range(min(len(source), self._at_a_turn))])
             return
         while len(self._stream.under_way) < self._most and (source := self._again or self._todo):
+            # Each waits for its build.
+            self._ledger.check_stop()
             self._measure([source.popleft()])
 
     @property

@@ -18,7 +18,7 @@ from tuner.records import Phase
 from tuner.schedule import rules_of, space_of
 from tuner.search.budget import BudgetTracker
 from tuner.search.chosen import VerificationFailed
-from tuner.search.context import FROM_NOTHING, SearchContext, SearchStart, SearchTools, lanes
+from tuner.search.context import FROM_NOTHING, SearchContext, SearchStart, SearchTools, equivalent_devices
 from tuner.search.cost_model import PairCostModel
 from tuner.search.final_set import FinalSet, Tuned
 from tuner.search.pipeline import Round
@@ -112,7 +112,7 @@ class Search:
             left = trials.left(reserve)
             if (ended_by := self._budget.ended_by(left, reserve_s)) is not None:
                 return ended_by
-            suggestions = self._policy.suggest(left, devices=lanes(self._task, self._runner))
+            suggestions = self._policy.suggest(left, devices=equivalent_devices(self._task, self._runner))
             if not suggestions:
                 trials.log("no candidate is expected to help: the search ends early")
                 return EndedBy.NOTHING_HELPS
@@ -184,7 +184,7 @@ class Search:
             return Round((), reserve_s)
         self._trials.round += 1
         under_way = [each.kernel for each in pending]
-        suggestions = self._policy.suggest(left, under_way, lanes(self._task, self._runner))
+        suggestions = self._policy.suggest(left, under_way, equivalent_devices(self._task, self._runner))
         return Round(suggestions, reserve_s)
 
     # -- the end --------------------------------------------------------------------------------------------------

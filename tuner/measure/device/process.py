@@ -43,7 +43,7 @@ from tuner.measure.gpu.facts import ask as facts_of_gpu
 from tuner.measure.gpu.place import GpuPlace
 from tuner.measure.network.addresses import Address, address_text, is_loopback
 from tuner.measure.network.sockets import connections, listen, unhurried
-from tuner.measure.processes import DEVICE, GPU_DEVICE, set_on_signals
+from tuner.measure.processes import device_environment, set_on_signals
 from tuner.measure.rpc_names import device_key
 from tuner.measure.sandbox.confinement import NOT_CONFINED, check, clean_environment, confine, keep_sockets
 from tuner.program.job.cache import CACHES
@@ -159,7 +159,7 @@ def _logged(what: str) -> Iterator[None]:
 def serve_until_stopped(options: DeviceOptions, ready: Ready) -> NoReturn:
     """Serve a device until SIGTERM or SIGINT, or until the parent is gone; ends this process.
 
-    ``ready`` is called once the device listens. NumPy must have been loaded for DEVICE.
+    ``ready`` is called once the device listens. NumPy must have been loaded in ``device_environment``.
     """
     stop = threading.Event()
     set_on_signals(stop)
@@ -277,8 +277,7 @@ def main(argv: list[str] | None = None) -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s device %(levelname)s %(message)s", stream=sys.stderr)
     argv = sys.argv[1:] if argv is None else argv
     options = parse_options(argv)
-    added = DEVICE if options.gpu is None else GPU_DEVICE
-    environment = with_signer(clean_environment(added), os.environ.get(TOKEN))
+    environment = with_signer(clean_environment(device_environment(options.gpu)), os.environ.get(TOKEN))
     if os.environ != environment:
         # NumPy and TVM read these when they are first imported, which has happened by now.
         again = [sys.executable, "-m", f"{__package__}.process", *argv]

@@ -11,9 +11,10 @@ from types import TracebackType
 from tuner.measure import device
 from tuner.measure._base import DeviceLost, never
 from tuner.measure.child import Child
+from tuner.measure.device.options import parse_options
 from tuner.measure.gpu.facts import ask
 from tuner.measure.network.connecting import Connected, connect_server
-from tuner.measure.processes import DEVICE
+from tuner.measure.processes import device_environment
 from tuner.measure.sandbox.confinement import clean_environment
 
 log = logging.getLogger(__name__)
@@ -64,7 +65,8 @@ class LocalDevice:
         self._child.stop()
 
     def _start(self) -> Child:
-        return Child(MODULE, self.options, data_dir=self._data_dir, environment=clean_environment(DEVICE))
+        environment = clean_environment(device_environment(parse_options([*self.options]).gpu))
+        return Child(MODULE, self.options, data_dir=self._data_dir, environment=environment)
 
     def __enter__(self) -> LocalDevice:
         return self

@@ -71,15 +71,16 @@ class Session:
             connected.hang_up()
             where = address_text(connected.address)
             raise DeviceLost(f"the device at {where} cannot prepare for {task.workload}: {brief(error)}") from error
+        session = cls(connected, task, name, target, server, about.get("killed", 0), opened_s)
         try:
             _check_target(task, target, name)
             _check_threads(task, cores, name)
             _check_caches(task, caches, name)
         except (NotMeasured, WrongDevice):
             # Or the next session waits for this one to end.
-            connected.hang_up()
+            session.close()
             raise
-        return cls(connected, task, name, target, server, about.get("killed", 0), opened_s)
+        return session
 
     def ask(self, function: str, data: JsonObject, *binary: bytes, interrupted: Callable[[], bool] = never) -> Any:
         """What the device's ``function`` answers within ``limit_s`` of the request.

@@ -123,6 +123,13 @@ def _built(
     return modules, build_gpu_library(dispatcher, made)
 
 
+def library_for(workload: Workload, arch: str) -> LibraryFiles:
+    """A library for one instruction set, as in sm_80."""
+    module, kernel = emit(workload, Choices()), MicroKernel("gpu", 1, (("number", 0),))
+    made = [(module, fake_cubins(module, arch))]
+    return build_gpu_library(Dispatcher(task_of(workload, arch), (kernel,), 0, Leaf(0)), made)
+
+
 def dense(dtype: str = "float16", **args: Any) -> Workload:
     return workload_from_json({"op": "dense", "args": {"m": "T", "n": 64, "k": 48} | args, "dtype": dtype})
 

@@ -20,7 +20,7 @@ from tests.tuner.schedule.product.test_permission import with_tiles
 from tuner.library.codegen import compile_candidate
 from tuner.measure import BuildResult, RunRequest, WrongDevice
 from tuner.measure.network.addresses import free_port
-from tuner.measure.processes import DEVICE
+from tuner.measure.processes import device_environment
 from tuner.measure.runners.rpc import RpcRunner
 from tuner.measure.sandbox.confinement import clean_environment
 from tuner.program.job.task import SearchTask
@@ -56,7 +56,8 @@ def port() -> Iterator[int]:
     """Of a device on a CPU that says it is a Sapphire Rapids."""
     chosen = free_port()
     line = [sys.executable, "-c", _REFUSED, str(errno.EPERM), "--port", str(chosen)]
-    with subprocess.Popen(line, stdout=subprocess.PIPE, cwd=ROOT, env=clean_environment(DEVICE)) as process:
+    environment = clean_environment(device_environment(None))
+    with subprocess.Popen(line, stdout=subprocess.PIPE, cwd=ROOT, env=environment) as process:
         try:
             assert process.stdout is not None and json.loads(process.stdout.readline())["port"] == chosen
             yield chosen

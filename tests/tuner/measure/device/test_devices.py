@@ -22,7 +22,7 @@ from tuner.measure import DeviceLost
 from tuner.measure.child import Child, ChildFailed
 from tuner.measure.network.addresses import free_port, parse_address
 from tuner.measure.network.connecting import Connected, OutOfTime, Tracker, connect_server, within
-from tuner.measure.processes import DEVICE
+from tuner.measure.processes import device_environment
 from tuner.measure.runners.local_device import MODULE, LocalDevice
 from tuner.measure.runners.rpc import RpcRunner
 from tuner.measure.sandbox.confinement import clean_environment
@@ -68,7 +68,7 @@ def test_a_device_whose_sessions_crash_never_gives_its_port_up(tmp_path: Path) -
     """Else another device of the machine comes by it, and this one is lost."""
     port, log = free_port(), tmp_path / "log"
     line = [sys.executable, "-c", _RIVAL, str(log), "--port", str(port)]
-    with subprocess.Popen(line, stdout=subprocess.PIPE, env=clean_environment(DEVICE)) as process:
+    with subprocess.Popen(line, stdout=subprocess.PIPE, env=clean_environment(device_environment(None))) as process:
         try:
             assert process.stdout is not None and json.loads(process.stdout.readline())["port"] == port
             runner = RpcRunner(partial(connected, port), timeout_s=5.0)

@@ -25,10 +25,9 @@ class Line:
     address = ("127.0.0.1", 1)
 
     def call(self, function: str, *args: object) -> str:
+        if function == "CloseRPCConnection":
+            self.is_open = False
         return json.dumps({"id": "one", "server": "s", "caches": ["warm"], "description": {"cores": 2}} | self.about)
-
-    def hang_up(self) -> None:
-        self.is_open = False
 
 
 @pytest.mark.parametrize(
@@ -40,7 +39,7 @@ class Line:
     ],
     ids=["another-kind", "too-few-cores", "earlier-release"],
 )
-def test_a_session_with_a_device_that_does_not_do_is_hung_up(
+def test_a_session_with_a_device_that_does_not_do_is_closed(
     about: dict[str, Any], error: type[Exception], message: str
 ) -> None:
     line = Line({"target": native().to_json()} | about)

@@ -25,7 +25,7 @@ from tests.shares import chosen, spread
 from tuner.errors import InvalidInput
 from tuner.measure.device.session_folder import DEEPEST, FolderWatch, is_full
 from tuner.measure.network.connecting import Tracker
-from tuner.measure.processes import DEVICE
+from tuner.measure.processes import device_environment
 from tuner.measure.rpc_names import device_key
 from tuner.measure.runners.local_device import LocalDevice
 from tuner.measure.runners.rpc import RpcRunner
@@ -268,11 +268,11 @@ def test_of_the_environment_only_what_is_needed_is_kept(monkeypatch: pytest.Monk
     monkeypatch.setenv("SHAPEWRIGHT_DATABASE_URL", "postgresql://me:secret@host/name")
     monkeypatch.setenv("SSH_AUTH_SOCK", "/tmp/agent")
     monkeypatch.setenv(MARKER, "up-1")
-    kept = clean_environment(DEVICE)
+    kept = clean_environment(device_environment(None))
     assert kept[MARKER] == "up-1", "else the watchdog of `up` would not find it"
     assert not {"SHAPEWRIGHT_DATABASE_URL", "SSH_AUTH_SOCK"} & set(kept)
     assert kept["PATH"] == os.environ["PATH"]
-    assert DEVICE.items() <= kept.items()
+    assert device_environment(None).items() <= kept.items()
 
 
 def test_sizes_of_memory() -> None:
