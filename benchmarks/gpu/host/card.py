@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib import metadata
+from importlib.util import find_spec
 from typing import Any
 
-import numpy as np
 import torch
-import triton
 
 QUERY = "name,driver_version,clocks.max.sm,clocks.sm,clocks.mem,power.limit,temperature.gpu,ecc.mode.current"
 
@@ -18,7 +18,7 @@ def facts() -> dict[str, Any]:
     command = ["nvidia-smi", f"--query-gpu={QUERY}", "--format=csv"]
     smi = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False).stdout
     properties = str(torch.cuda.get_device_properties(0)) if torch.cuda.is_available() else ""
-    versions = {"torch": torch.__version__, "triton": triton.__version__, "numpy": np.__version__}
+    versions = {name: metadata.version(name) for name in ("torch", "triton", "numpy") if find_spec(name)}
     return {
         "smi": smi,
         "properties": properties,
