@@ -2,13 +2,12 @@
 
 - a call is timed between two events on its stream, which the GPU writes the time of;
 - calls of a sample are put behind a kernel that keeps the stream busy meanwhile (see Spin), so that they follow each
-  other as fast as the GPU takes them, and the time of a launch does not count where a kernel is longer;
+  other as fast as the GPU takes them, and what a launch takes the host does not count where a kernel is longer;
 - the fixed piece of work is that kernel, which follows the clock of the multiprocessors;
 - warm: operands are in L2 as far as they fit, as the call before left them. Cold: zeros are written over twice the
   bytes of L2 before every call. Streamed: so they are, and all operands but packed constants are read again.
 
-On an H100 kernels take some 1.5 us more than in graphs, which is what a launch costs callers without them
-(docs/decisions/0096).
+On an H100 kernels take some 1.5 us more than in graphs: what a launch takes the GPU (docs/decisions/0096).
 """
 
 from __future__ import annotations

@@ -216,8 +216,8 @@ class Rows(Elementwise):
         return replace(work, distinct=work.distinct + again).seconds(gpu, is_flushed)
 
     def _read_again(self, gpu: Gpu, work: Work, row: Any, rows: Any, of: Floats, passes: Floats) -> Floats:
-        """Bytes that later passes over rows of ``row`` bytes bring from memory: what L2 does not hold of the rows that
-        are under way, where it does not hold all operands."""
+        """Bytes that later passes over rows of ``row`` bytes bring from memory, where L2 does not hold all operands:
+        the larger a share of it the rows that are under way fill, the more of them is gone."""
         cached = CACHED_SHARE * gpu.l2_bytes
         under_way = np.minimum(work.at_once * gpu.sms * of, rows) * row
         missed = np.where(work.distinct > cached, np.minimum(under_way / cached, 1.0), 0.0)

@@ -39,7 +39,7 @@ ONE_BY_ONE = 1.0
 OPERANDS = {"tf32x3": 2.0, "ieee": 0.5}
 """Registers of each element of a step that is split, or broadcast to the lanes, before it is multiplied as float32."""
 PREPARED_S = 0.1e-6
-"""Of a step whose elements are made in registers and go back to shared memory before they are multiplied."""
+"""Of a step whose elements are computed before they are multiplied, as decoded ones are: loads do not hide it."""
 SHARES_S = 3.5e-6
 """Of the kernel that adds shares of k, beside its bytes."""
 FLOAT32_BYTES = 4

@@ -25,6 +25,7 @@ from tests.gpu_measuring import (
 from tests.measuring import CRASH, RIGHT, SLOW, T, kernel
 from tests.tuner.measure.gpu.test_facts import add_nvml
 from tuner.measure import BuildResult, NotMeasured, RunRequest, TurnsRequest, WrongDevice
+from tuner.measure.processes import device_environment
 from tuner.measure.runners.local_device import LocalDevice
 from tuner.measure.runners.rpc import RpcRunner
 from tuner.measure.timing.turns import LEAST_TURNS
@@ -57,6 +58,12 @@ def bed(served: Bed) -> Iterator[Bed]:
     yield served
     served.runner.close()
     set_gpu(served.driver)
+
+
+def test_references_are_computed_by_all_threads_however_a_device_is_started(bed: Bed) -> None:
+    assert "OPENBLAS_NUM_THREADS" not in psutil.Process(bed.device.pid).environ()
+    assert device_environment(None)["OPENBLAS_NUM_THREADS"] == "1"
+    assert device_environment(0).items() < device_environment(None).items()
 
 
 @pytest.mark.parametrize(
