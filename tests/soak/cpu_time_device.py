@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from shapewright.cli import main
-from tuner.measure.processes import DEVICE
+from tuner.measure.processes import device_environment
 from tuner.measure.sandbox.confinement import clean_environment
 
 
@@ -40,6 +40,6 @@ def count_cpu_time() -> None:
 
 if __name__ == "__main__":
     # Otherwise the command starts this again, in an environment of its own.
-    if os.environ == clean_environment(DEVICE):
+    if os.environ == clean_environment(device_environment(None)):
         count_cpu_time()
     main()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.shares import every
-from tuner.measure.processes import DEVICE
+from tuner.measure.processes import device_environment
 from tuner.without_torch import ENVIRONMENT
 
 ROOT = Path(__file__).parents[2]
@@ -43,7 +43,7 @@ def torch_is_imported_by(statements: str, folder: Path, environment: dict[str, s
     return (folder / "asked").exists()
 
 
-@pytest.mark.parametrize("environment", every(2, [ENVIRONMENT, DEVICE]), ids=["own", "device"])
+@pytest.mark.parametrize("environment", every(2, [ENVIRONMENT, device_environment(None)]), ids=["own", "device"])
 def test_processes_that_are_asked_to_import_tvm_alone(environment: dict[str, str], tmp_path: Path) -> None:
     assert not torch_is_imported_by("import tuner, tvm", tmp_path, environment)
 
