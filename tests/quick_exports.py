@@ -1,8 +1,8 @@
-"""Exports of PyTorch in half of the time, for the tests of hundreds of small graphs.
+"""Exports of PyTorch in half of the time, and its compiler without a profile, for tests of hundreds of small graphs.
 
 Each export looks through all operators that were ever registered for what is composite, once for each namespace, and
 overrides ten thousand kernels, of which each evaluates the annotations of a nested function. None of it depends on the
-graph.
+graph. Dynamo flushes the caches of the CPU after each graph, to log how long its guards take: 40 ms.
 """
 
 from __future__ import annotations
@@ -11,13 +11,16 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._dynamo import guards
 from torch._export import utils
 
 
 def install() -> None:
-    """From now on in this process: look again only where operators were registered since, and override at once."""
+    """From now on in this process: look again only where operators were registered since, override at once, and time no
+    guards."""
     if torch._ops.OperatorBase.py_impl is not _py_impl:
         torch._ops.OperatorBase.py_impl = _py_impl
+        guards.profile_guard_manager = lambda *_: 0.0
         _look_once()
 
 

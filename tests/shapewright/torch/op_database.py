@@ -1,7 +1,9 @@
 """PyTorch's own database of operators (OpInfo) through the backend, with libraries that replace what they can.
 
-Each operator has a reader behind it, which a kernel may fuse. Its inputs come as they are, with other strides, and a
-second time with twice as many rows, which is no new graph where PyTorch itself makes none.
+Each operator has a reader behind it, which a kernel may fuse. Its inputs come as they are or with other strides, and a
+second time with twice as many rows. Rows are told to be dynamic, which is one graph for both where PyTorch itself makes
+no second one, or found to be at the second call, which is a graph of fixed sizes and another one. All of that for each
+sample is most of an hour for a core: each run draws one case for each sample of each operator (``drawn``).
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from random import Random
 from typing import Any
 
 import torch
@@ -21,6 +24,24 @@ from tests.shapewright.torch.replacing import Replacing, same
 Function = Callable[..., Any]
 REFUSALS = ("DataDependentOutputException", "DynamicOutputShapeException", "UnsupportedFakeTensorException")
 """What PyTorch's tracing says of graphs that it cannot take: they run as without a compiler."""
+LAYOUTS = ("as it is", "strided")
+
+
+@dataclass(frozen=True)
+class Laid:
+    """How a sample comes: its layout, and whether PyTorch is told that rows are dynamic."""
+
+    layout: str
+    is_told: bool
+
+    def __str__(self) -> str:
+        return f"{self.layout}, rows {'told' if self.is_told else 'found'} to be dynamic"
+
+
+def drawn(random: Random, samples: int) -> list[Laid]:
+    """A case for each of an operator's samples: as evenly as can be, both layouts and both ways to be dynamic."""
+    layouts, told = random.sample(LAYOUTS, 2), random.sample((True, False), 2)
+    return [Laid(layouts[place % 2], told[place % 2]) for place in range(samples)]
 
 
 @dataclass
@@ -40,19 +61,18 @@ def operators(dtype: torch.dtype) -> list[Any]:
     return [op for op in op_db if dtype in op.dtypes and "empty" not in op.name]
 
 
-def check(op: Any, dtype: torch.dtype, replacing: Replacing, outcomes: Outcomes, *, samples: int) -> None:
-    """Compare the first ``samples`` of an operator, compiled, with eager ones, strides and dtypes included."""
-    for place, sample in enumerate(_samples(op, dtype, samples)):
-        for layout in ("as it is", "strided"):
-            flat, tree = _pytree.tree_flatten((sample.input, sample.args, sample.kwargs))
-            given = [_laid(each, layout) for each in flat]
-            positions = [n for n, each in enumerate(given) if isinstance(each, torch.Tensor)]
-            name = f"{op.formatted_name} {dtype} {place} {layout}"
-            tensors = [given[n] for n in positions]
-            outcome = _outcome(_read(op, given, tree, positions), tensors, replacing, op.name, outcomes)
-            outcomes.counted[outcome.partition(":")[0]] += 1
-            if outcome.startswith("wrong"):
-                outcomes.wrong.append(f"{name}: {outcome}")
+def check(op: Any, dtype: torch.dtype, replacing: Replacing, outcomes: Outcomes, cases: Sequence[Laid]) -> None:
+    """Compare an operator's first samples, each in its case, compiled, with eager ones, strides and dtypes included."""
+    for place, (case, sample) in enumerate(zip(cases, _samples(op, dtype, len(cases)), strict=False)):
+        flat, tree = _pytree.tree_flatten((sample.input, sample.args, sample.kwargs))
+        given = [_laid(each, case.layout) for each in flat]
+        positions = [n for n, each in enumerate(given) if isinstance(each, torch.Tensor)]
+        tensors = [given[n] for n in positions]
+        compared = _Compared(_read(op, given, tree, positions), tensors, case.is_told)
+        outcome = compared.outcome(replacing, op.name, outcomes)
+        outcomes.counted[outcome.partition(":")[0]] += 1
+        if outcome.startswith("wrong"):
+            outcomes.wrong.append(f"{op.formatted_name} {dtype}, sample {place} {case}: {outcome}")
 
 
 def _samples(op: Any, dtype: torch.dtype, count: int) -> list[Any]:
@@ -85,50 +105,55 @@ def _is_float(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.is_floating_point() and value.layout is torch.strided
 
 
-def _outcome(
-    function: Function, tensors: list[torch.Tensor], replacing: Replacing, name: str, outcomes: Outcomes
-) -> str:
-    """``same``, ``refused: why``, ``not compared: why``, or ``wrong: what`` where PyTorch's compilers are right."""
-    with torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+@dataclass
+class _Compared:
+    """A function of tensors, compiled and eager. ``is_told``: rows are dynamic from the first call on."""
+
+    function: Function
+    tensors: list[torch.Tensor]
+    is_told: bool
+
+    def outcome(self, replacing: Replacing, name: str, outcomes: Outcomes) -> str:
+        """``same``, ``refused: why``, ``not compared: why``, or ``wrong: what`` where PyTorch's compilers are right."""
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                right, again = (_called(self.function, self.tensors) for _ in range(2))
+                same(again, right)
+            except Exception as error:
+                return f"not compared: {type(error).__name__}"
+            problem = self._problem(replacing.compiled(self.function, dynamic=None))
+            if replacing.report.replaced:
+                outcomes.replaced.add(name)
+            if left := [kept.reason for kept in replacing.report.kept if kept.where == "the whole graph"]:
+                if not problem and left[0].startswith(REFUSALS):
+                    return f"refused: {left[0]}"
+                problem = problem or f"left as a whole: {left[0]}"
+            if not problem:
+                return "same"
+            # Inductor's strides are those that PyTorch's own descriptions of operators give, eager's are not always.
+            for backend in ("aot_eager", "inductor"):
+                torch._dynamo.reset()
+                if own := self._problem(torch.compile(self.function, backend=backend)):
+                    return f"not compared: {own}"
+            return f"wrong: {problem}"
+
+    def _problem(self, fast: Function) -> str:
         try:
-            right, again = (_called(function, tensors) for _ in range(2))
-            same(again, right)
+            for tensors in [self.tensors, *([doubled] if (doubled := _doubled(self.function, self.tensors)) else [])]:
+                same(_called(fast, tensors, is_told=self.is_told), _called(self.function, tensors))
         except Exception as error:
-            return f"not compared: {type(error).__name__}"
-        calls = [tensors, *([doubled] if (doubled := _doubled(function, tensors)) else [])]
-        problem = _problem(replacing.compiled(function, dynamic=None), function, calls)
-        if replacing.report.replaced:
-            outcomes.replaced.add(name)
-        if left := [kept.reason for kept in replacing.report.kept if kept.where == "the whole graph"]:
-            if not problem and left[0].startswith(REFUSALS):
-                return f"refused: {left[0]}"
-            problem = problem or f"left as a whole: {left[0]}"
-        if not problem:
-            return "same"
-        # Inductor's strides are those that PyTorch's own descriptions of operators give, eager's are not always.
-        for backend in ("aot_eager", "inductor"):
-            torch._dynamo.reset()
-            if own := _problem(torch.compile(function, backend=backend), function, calls):
-                return f"not compared: {own}"
-        return f"wrong: {problem}"
+            return f"{type(error).__name__}: {str(error)[:300]}"
+        return ""
 
 
-def _problem(fast: Function, function: Function, calls: list[list[torch.Tensor]]) -> str:
-    try:
-        for tensors in calls:
-            for each in tensors:
-                if each.dim() and each.shape[0] > 1:
-                    torch._dynamo.maybe_mark_dynamic(each, 0)
-            same(_called(fast, tensors), _called(function, tensors))
-    except Exception as error:
-        return f"{type(error).__name__}: {str(error)[:300]}"
-    return ""
-
-
-def _called(function: Function, tensors: Sequence[torch.Tensor]) -> Any:
+def _called(function: Function, tensors: Sequence[torch.Tensor], *, is_told: bool = False) -> Any:
     torch.manual_seed(0)
-    return function(*[each.clone(memory_format=torch.preserve_format) for each in tensors])
+    given = [each.clone(memory_format=torch.preserve_format) for each in tensors]
+    for each in given:
+        if is_told and each.dim() and each.shape[0] > 1:
+            torch._dynamo.maybe_mark_dynamic(each, 0)
+    return function(*given)
 
 
 def _doubled(function: Function, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor] | None:
