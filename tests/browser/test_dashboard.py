@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.browser.conftest import DESK, PHONE, Theme, Visit, Visitor, drawn, shoot
 from tests.browser.pages import populated, searched, serious
+from tests.conftest import MakeOnce
 from tests.searched import SMALL, Tools, searching, submitted
 from tests.serving import register_local, serving
 from tuner.figures import FIGURES
@@ -152,6 +156,19 @@ def test_a_job_is_cloned(storage: Storage, visitor: Visitor) -> None:
 
 
 # -- every page, looked at --------------------------------------------------------------------------------------------
+@pytest.fixture(scope="module")
+def in_use(once: MakeOnce, sqlite_template: Path) -> Path:
+    """The database of a service in use, and the paths of its pages: seven searches."""
+
+    def make(folder: Path) -> None:
+        shutil.copy(sqlite_template, folder / "tuning.db")
+        with closing(open_storage(f"sqlite:///{folder / 'tuning.db'}")) as storage:
+            register_local(storage)
+            (folder / "pages.json").write_text(json.dumps(populated(storage)))
+
+    return once("in-use", make)
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize(
     ("size", "theme"),
@@ -163,16 +180,17 @@ def test_a_job_is_cloned(storage: Storage, visitor: Visitor) -> None:
     ],
 )
 def test_every_page_fits_its_screen(
-    storage: Storage, url: str, visit: Visit, size: tuple[int, int], theme: Theme
+    in_use: Path, tmp_path: Path, visit: Visit, size: tuple[int, int], theme: Theme
 ) -> None:
-    pages = populated(storage)
-    visitor = visit(storage, url, size, theme, expected=("404",))
-    for name, path in pages.items():
-        page = visitor.open(path)
-        shoot(page, f"{name}-{'phone' if size == PHONE else 'desk'}-{theme}")
-        assert page.evaluate("document.documentElement.scrollWidth") <= size[0], f"{name} is wider than the screen"
-        assert serious(page) == [], name
-        page.close()
+    shutil.copy(in_use / "tuning.db", tmp_path)
+    with closing(open_storage(f"sqlite:///{tmp_path / 'tuning.db'}")) as storage, serving(storage) as url:
+        visitor = visit(storage, url, size, theme, expected=("404",))
+        for name, path in json.loads((in_use / "pages.json").read_text()).items():
+            page = visitor.open(path)
+            shoot(page, f"{name}-{'phone' if size == PHONE else 'desk'}-{theme}")
+            assert page.evaluate("document.documentElement.scrollWidth") <= size[0], f"{name} is wider than the screen"
+            assert serious(page) == [], name
+            page.close()
 
 
 @pytest.mark.soak
