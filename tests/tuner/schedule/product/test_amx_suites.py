@@ -1,17 +1,21 @@
 """The kernels in tiles that theory alone chooses for a Sapphire Rapids, at every shape of the dense suites and at a
-thousand others: in bfloat16 and in the four kinds of bytes, by emulated instructions, between guard regions."""
+thousand others: in bfloat16 and in bytes, by emulated instructions, between guard regions.
+
+Of the four kinds of bytes each run draws one for each layer of the suites."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
 import pytest
 import yaml
 
+from tests import shares
 from tests.compiled import loaded
 from tests.shares import every
 from tests.tuner.schedule.product.emulated_amx import emulated
@@ -37,15 +41,13 @@ LAYERS: Mapping[str, tuple[Mapping[str, Any], Sequence[int]]] = {
     for layer in suite["workloads"]
 }
 """By name what a layer's sizes are, and its numbers of rows."""
-KINDS: Mapping[str, Any] = {
-    "bfloat16": "bfloat16",
-    **{
-        f"{left} by {right}": {"x": left, "w": right, "out": "int32"}
-        for left in ("int8", "uint8")
-        for right in ("int8", "uint8")
-    },
+BYTES: Mapping[str, Any] = {
+    f"{left} by {right}": {"x": left, "w": right, "out": "int32"}
+    for left in ("int8", "uint8")
+    for right in ("int8", "uint8")
 }
-QUICK = [("bfloat16-dense-n1000_k600", "bfloat16")]
+KINDS: Mapping[str, Any] = {"bfloat16": "bfloat16", **BYTES}
+QUICK = ["bfloat16-dense-n1000_k600"]
 QUICK_ROWS = 40
 SAPPHIRE_RAPIDS = Target.from_json({"kind": "llvm", "mcpu": "sapphirerapids", "num-cores": 1})
 SAMPLED_WORK = 2e8
@@ -119,29 +121,35 @@ def problems(task: SearchTask, kernel: MicroKernel, rows: Sequence[int], made: M
     return found
 
 
-@pytest.mark.parametrize(
-    ("layer", "kind"),
-    [
-        pytest.param(layer, kind, marks=[] if (layer, kind) in QUICK else pytest.mark.soak)
-        for layer in LAYERS
-        for kind in KINDS
-    ],
-)
-def test_dense_suites_are_right_in_tiles(layer: str, kind: str, request: pytest.FixtureRequest) -> None:
+@pytest.mark.parametrize("layer", shares.chosen(QUICK, LAYERS))
+def test_dense_suites_are_right_in_tiles(layer: str, request: pytest.FixtureRequest) -> None:
     """Each shape by the kernel that is the fastest for it by theory, of those that theory alone chooses."""
-    args, tested = LAYERS[layer]
     is_short = not request.node.get_closest_marker("soak")
-    rows = [each for each in tested if not is_short or each <= QUICK_ROWS]
+    rows = [each for each in LAYERS[layer][1] if not is_short or each <= QUICK_ROWS]
+    assert faults(layer, "bfloat16", rows) == []
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("layer", LAYERS)
+def test_dense_suites_are_right_in_tiles_of_bytes(layer: str) -> None:
+    assert faults(layer, Random().choice(list(BYTES)), LAYERS[layer][1]) == []
+
+
+def faults(layer: str, kind: str, rows: Sequence[int]) -> list[str]:
+    """What is wrong with a layer's kernels in tiles at these numbers of rows."""
+    args, tested = LAYERS[layer]
     asked = task_of(args, kind, max(tested), SAPPHIRE_RAPIDS)
     kernels, made = chosen(asked, 300), Made()
-    assert kernels, "theory chooses no kernel in tiles"
+    assert kernels, f"theory chooses no kernel in tiles for {kind}"
     shapes = extents_of(asked.workload, [{"T": each} for each in rows])
     best = rule_of(kernels[0]).estimate_s(asked, kernels, shapes).argmin(axis=0).tolist()
+    found = []
     with emulation() as words:
         task = task_of(args, kind, max(tested), native())
         for number in sorted(set(best)):
             own = [each for each, of in zip(rows, best, strict=True) if of == number]
-            assert problems(task, here(task, kernels[number], words), own, made) == []
+            found += [f"{kind}: {one}" for one in problems(task, here(task, kernels[number], words), own, made)]
+    return found
 
 
 @pytest.mark.parametrize("kind", every(2, KINDS))
