@@ -143,7 +143,7 @@ def storage(database_url: str) -> Iterator[Storage]:
 
 
 TESTS = Path(__file__).parent
-LONG = ("worker", "e2e", "browser", "benchmarks")
+LONG = ("worker", "e2e", "browser", "benchmarks", "soak")
 """Folders of tests that start processes and wait for searches."""
 OF_TORCH = ("shapewright/torch", "shapewright/models")
 """Folders of tests for one process: PyTorch's compiler takes seconds to load, and libraries are kept by workload."""

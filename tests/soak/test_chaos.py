@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from random import Random
 from typing import TYPE_CHECKING
 
 import psutil
@@ -42,6 +43,8 @@ pytestmark = pytest.mark.soak
 
 ROOT = Path(__file__).parents[2]
 JOBS, TRIALS = 4, 192
+SEEDS = 3
+"""Of which each run draws one."""
 WORKERS = 2
 KILL_EVERY_S = 15.0
 """Longer than a worker takes to start and to measure something."""
@@ -217,8 +220,10 @@ def check(outcome: Outcome) -> None:
             assert result.error_kind == fault_of(result.kernel), (name, result.error)
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_every_fault_at_once_costs_no_record(seed: int, own_server: PostgresServer, tmp_path: Path) -> None:
+def test_every_fault_at_once_costs_no_record(own_server: PostgresServer, tmp_path: Path) -> None:
+    # What is interrupted when is another thing in each run, whatever the seed.
+    seed = Random().randrange(SEEDS)
+    print(f"seed {seed}")
     before = set(psutil.pids())
     names = [f"calm_{seed}", f"chaos_{seed}"]
     calm = run(own_server, names[0], seed)

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.soak
 
 JOBS, TRIALS = 2, 96
+SEEDS = 3
+"""Of which each run draws one."""
 KILL_EVERY_S = 30.0
 SUSPENDED_S = 20.0
 """Longer than a lease."""
@@ -261,8 +263,10 @@ def calm(postgres_server: PostgresServer) -> Outcome:
     return outcome
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_every_fault_at_once_costs_no_record(seed: int, own_server: PostgresServer, calm: Outcome) -> None:
+def test_every_fault_at_once_costs_no_record(own_server: PostgresServer, calm: Outcome) -> None:
+    # What is interrupted when is another thing in each run, whatever the seed.
+    seed = random.randrange(SEEDS)
+    print(f"seed {seed}")
     storms: list[Chaos] = []
 
     def breaking(service: Service, storage: Storage, made: list[str]) -> None:
