@@ -204,25 +204,37 @@ def _with_strides_of(value: Any, before: Any) -> Any:
     """
     if not isinstance(value, torch.Tensor) or not isinstance(before, torch.Tensor):
         return value
-    if value.layout is not torch.strided or before.layout is not torch.strided or _is_same(value, before.stride()):
+    if value.layout is not torch.strided or before.layout is not torch.strided:
         return value
-    # The sizes of ``before`` are of another trace: its strides are made anew of those of this one.
+    if _is_same(value.shape, value.stride(), before.stride()):
+        return value
+    order = sorted(range(value.dim()), key=lambda axis: (optimization_hint(before.stride(axis)), -axis))
+    # PyTorch's own strides of what may be empty are those of one row, strides of inputs are those that they have.
+    for least in (0, 1):
+        strides = _strides(value.shape, order, least)
+        if _is_same(value.shape, strides, before.stride()):
+            return aten.copy.default(value.new_empty_strided(value.shape, strides), value)
+    raise CannotLift(f"a value with the strides {before.stride()} cannot be made")
+
+
+def _strides(sizes: Sequence[Any], order: Sequence[int], least: int) -> list[Any]:
+    """Those of axes that lie in ``order``, without gaps; each counts as ``least`` at least.
+
+    Sizes of the trace before are other symbols: strides are made anew of those of this one.
+    """
     stride: Any = 1
-    strides = [stride] * value.dim()
-    for axis in sorted(range(value.dim()), key=lambda axis: (optimization_hint(before.stride(axis)), -axis)):
+    strides = [stride] * len(sizes)
+    for axis in order:
         strides[axis] = stride
-        stride = stride * value.shape[axis]
-    copied = value.new_empty_strided(value.shape, strides)
-    if not _is_same(copied, before.stride()):
-        raise CannotLift(f"a value with the strides {before.stride()} cannot be made")
-    return aten.copy.default(copied, value)
+        stride = stride * (torch.sym_max(sizes[axis], least) if least else sizes[axis])
+    return strides
 
 
-def _is_same(tensor: torch.Tensor, strides: Sequence[Any]) -> bool:
+def _is_same(sizes: Sequence[Any], strides: Sequence[Any], wanted: Sequence[Any]) -> bool:
     # The strides are of another trace: comparing them is no part of this one.
     with disable_proxy_modes_tracing():
-        pairs = zip(tensor.shape, tensor.stride(), strides, strict=True)
-        return all(statically_known_true(sym_or(size <= 1, mine == wanted)) for size, mine, wanted in pairs)
+        triples = zip(sizes, strides, wanted, strict=True)
+        return all(statically_known_true(sym_or(size <= 1, mine == other)) for size, mine, other in triples)
 
 
 def _replace_by(module: fx.GraphModule, traced: fx.GraphModule) -> None:

@@ -311,6 +311,20 @@ def test_outputs_lie_as_those_of_eager(name: str, rest: str, replacing: Replacin
     replacing.check(function, x(*shape), rest=rest)
 
 
+def test_what_may_be_empty_lies_as_in_eager(replacing: Replacing) -> None:
+    """PyTorch's strides of what an operator makes are those of one row where there is none."""
+
+    def doubled(given: torch.Tensor) -> torch.Tensor:
+        return torch.relu(given * 2)
+
+    replacing.check(doubled, x(30))
+    with warnings.catch_warnings():
+        # Three rows are the least that has a rest: no library is made for such a range, and that one serves.
+        warnings.simplefilter("ignore")
+        replacing.check(lambda given: doubled(given[3:]), x(6, 8, 5).permute(2, 1, 0))
+    assert "the whole graph" not in [kept.where for kept in replacing.report.kept], str(replacing.report)
+
+
 # -- numbers --------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("rest", chosen(["eager"], ["eager", "inductor"]))
 def test_a_float_that_changes_at_every_call_is_no_new_graph(replacing: Replacing, rest: str) -> None:
