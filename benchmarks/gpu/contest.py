@@ -21,22 +21,23 @@ LIMITS = {"float16": 2e-3, "bfloat16": 1.6e-2, "float32": 1e-5}
 
 
 @dataclass(frozen=True)
-class Ways:
-    """``op``: what rivals and the reference compute, ``rivals`` those of every dtype, ``rough`` those in TF32."""
+class Rivals:
+    """``op``: what rivals and the reference compute; ``names``: rivals in every dtype; ``tf32``: rivals of float32 that
+    multiply in TF32."""
 
     op: str
-    rivals: tuple[str, ...]
-    rough: tuple[str, ...] = ()
+    names: tuple[str, ...]
+    tf32: tuple[str, ...] = ()
 
 
-WAYS: Mapping[str, Ways] = {
-    "dense": Ways("dense", ("mm",), ("mm_tf32",)),
-    "dense+bias+gelu": Ways("linear_gelu", ("linear_gelu",)),
-    "batch_matmul_nt": Ways("bmm_nt", ("bmm",), ("bmm_tf32",)),
-    "batch_matmul_nn": Ways("bmm_nn", ("bmm",), ("bmm_tf32",)),
-    "softmax": Ways("softmax", ("softmax", "copy")),
-    "layer_norm": Ways("layer_norm", ("layer_norm", "copy")),
-    "rms_norm": Ways("rms_norm", ("rms_norm", "copy")),
+RIVALS_OF: Mapping[str, Rivals] = {
+    "dense": Rivals("dense", ("mm",), ("mm_tf32",)),
+    "dense+bias+gelu": Rivals("linear_gelu", ("linear_gelu",)),
+    "batch_matmul_nt": Rivals("bmm_nt", ("bmm",), ("bmm_tf32",)),
+    "batch_matmul_nn": Rivals("bmm_nn", ("bmm",), ("bmm_tf32",)),
+    "softmax": Rivals("softmax", ("softmax", "copy")),
+    "layer_norm": Rivals("layer_norm", ("layer_norm", "copy")),
+    "rms_norm": Rivals("rms_norm", ("rms_norm", "copy")),
 }
 """By the name of an operator (benchmarks.harness.suite.named)."""
 
@@ -53,10 +54,6 @@ class Contest:
         self.dtype = self.workload.inputs[0].dtype
         self.title = f"{self.workload} {self.dtype}"
 
-    @property
-    def ways(self) -> Ways:
-        return WAYS[self.op]
-
     def shape(self, size: int) -> dict[str, int]:
         """The first shape variable at a size, the others at their largest."""
         first, *others = next(iter(self.libraries.values())).dispatcher.task.shape_vars
@@ -66,12 +63,12 @@ class Contest:
         return {"workload": str(self.workload), "dtype": self.dtype, "shape": dict(shape)}
 
     def tuned_on(self, shape: Mapping[str, int]) -> list[str]:
-        """The libraries that were."""
+        """Names of the libraries that were tuned on the shape."""
         return [name for name, library in self.libraries.items()
                 if any(known.shape == dict(shape) for known in library.dispatcher.task.instances)]  # fmt: skip
 
     def block(self, shape: Mapping[str, int]) -> dict[str, Any]:
-        return {"title": f"{self.title} {dict(shape)}", "op": self.ways.op, "args": self.args,
+        return {"title": f"{self.title} {dict(shape)}", "op": RIVALS_OF[self.op].op, "args": self.args,
                 "outputs": [{"name": each.name} for each in self.workload.outputs]}  # fmt: skip
 
     def operands(self, shape: Mapping[str, int], seed: int = 0) -> dict[str, torch.Tensor]:
@@ -88,9 +85,9 @@ class Contest:
         return lambda: library(*given)
 
     def contenders(self, own: Mapping[str, torch.Tensor], shape: Mapping[str, int]) -> dict[str, Callable[[], Any]]:
-        rivals = self.ways.rivals + (self.ways.rough if self.dtype == "float32" else ())
-        block = self.block(shape)
-        theirs = {name: RIVALS[name](block, own) for name in rivals}
+        known, block = RIVALS_OF[self.op], self.block(shape)
+        names = known.names + (known.tf32 if self.dtype == "float32" else ())
+        theirs = {name: RIVALS[name](block, own) for name in names}
         return {name: self.call(each, own) for name, each in self.libraries.items()} | theirs
 
 

@@ -21,19 +21,18 @@ from typing import Any
 import torch
 
 import shapewright as sw
-from benchmarks.gpu.contest import WAYS, Contest, checks
+from benchmarks.gpu.contest import RIVALS_OF, Contest, checks
 from benchmarks.gpu.host.card import facts
 from benchmarks.gpu.host.graphs import Timer, measure
 from benchmarks.gpu.host.operands import FATAL
 from benchmarks.gpu.host.rivals import RIVALS
 from benchmarks.gpu.importing import times
+from benchmarks.gpu.products import TEST
 from benchmarks.harness.results import write
 from benchmarks.harness.turns import geomean
 from tuner.errors import InvalidInput, ShapewrightError
 
 CALLS = 2000
-TEST = (1, 2, 5, 11, 24, 37, 43, 53, 62, 64, 81, 97, 100, 119, 127, 128)
-"""DietCode's test shapes, with those that were held out."""
 
 
 def contests(folders: Mapping[str, Path], document: dict[str, Any]) -> list[Contest]:
@@ -52,9 +51,9 @@ def contests(folders: Mapping[str, Path], document: dict[str, Any]) -> list[Cont
                 raise InvalidInput("NAME=DIR", problem, "a folder with one library of each workload")
             contest.libraries[name] = library
     for contest in found.values():
-        if contest.op not in WAYS:
+        if contest.op not in RIVALS_OF:
             leave_out(document, "load", contest.title, None, "no rival is known")
-    return [contest for contest in found.values() if contest.op in WAYS]
+    return [contest for contest in found.values() if contest.op in RIVALS_OF]
 
 
 # -- fast -------------------------------------------------------------------------------------------------------------

@@ -63,7 +63,8 @@ def _asked(
     """The libraries that are asked for."""
     known, kinds = sorted({each.workload.key for each in every}), {_kind(each) for each in every}
     if key is None and len(known) > 1:
-        raise InvalidInput("workload", f"{directory} has libraries of {len(known)}", f"one of {', '.join(known)}")
+        problem = f"{directory} has libraries of {len(known)} workloads"
+        raise InvalidInput("workload", problem, f"one of {', '.join(known)}")
     left = _only(directory, every, "workload", key, lambda each: each.workload.key)
     if target is None and len(kinds) > 1:
         raise InvalidInput("target", f"{directory} has libraries for CPUs and for GPUs", f"{CPUS} or {GPUS}")

@@ -92,7 +92,7 @@ def test_what_is_asked_for_chooses(product: Path, tmp_path: Path) -> None:
 def test_several_workloads_ask_for_one_of_them(product: Path, tmp_path: Path) -> None:
     altered(product, tmp_path / "a")
     other = save_library(tmp_path / "b", "softmax", {"m": M, "n": 32}, (M,))
-    with pytest.raises(InvalidInput, match=r"workload: .* has libraries of 2 \(one of wl-\w+, wl-\w+\)"):
+    with pytest.raises(InvalidInput, match=r"workload: .* has libraries of 2 workloads \(one of wl-\w+, wl-\w+\)"):
         sw.load(tmp_path)
     assert sw.load(tmp_path, sw.load(other).workload).directory == other
 

@@ -280,5 +280,5 @@ def test_every_fault_at_once_costs_no_record(own_server: PostgresServer, calm: O
     assert broken.valid == pytest.approx(sum(fault_of(result.kernel) is None for _, result in broken.records), rel=0.05)
     # What is interrupted searches in another order, and may find something better.
     pairs = list(zip(broken.objectives[:JOBS], calm.objectives, strict=True))
-    assert all(found <= 1.1 * undisturbed for found, undisturbed in pairs), pairs
+    assert all(found <= 1.05 * undisturbed for found, undisturbed in pairs), pairs
     assert ErrorKind.CRASH in {result.error_kind for _, result in broken.records}

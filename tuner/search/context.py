@@ -16,14 +16,14 @@ from tuner.search.reuse import NOTHING, Knowledge
 from tuner.search.summary import SearchSummary
 from tuner.storage import NewEvent
 
-KERNELS_BESIDE = 4
-"""Kernels that a GPU measures in the time that a CPU takes for one: calls take microseconds, and no build disturbs
-them."""
+GPU_KERNELS = 4
+"""Kernels that are under way on a GPU for each that would be on a CPU. An H100 measures one in less than a tenth of a
+build; with more than so many, rounds learn less from one another in searches of a simulated GPU (decision 96)."""
 
 
 def equivalent_devices(task: SearchTask, runner: Runner) -> int:
-    """How many CPUs measure as many kernels in the same time as the runner's devices."""
-    return runner.devices * (1 if task.known_target.gpu is None else KERNELS_BESIDE)
+    """How many CPUs are kept busy by as many kernels as the runner's devices."""
+    return runner.devices * (1 if task.known_target.gpu is None else GPU_KERNELS)
 
 
 class Recorder(Protocol):
