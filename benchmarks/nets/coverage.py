@@ -213,8 +213,14 @@ def line_of(row: Row) -> str:
     if (verified := row["verified"]) is not None:
         told += f"; replaced {_told(verified)}, {'right' if verified['right'] else 'WRONG'}"
     for cache, generates in (row["generates"] or {}).items():
-        told += f"; generates, {cache}: {_told(generates)}, {'right' if generates['right'] else 'WRONG'}"
+        told += f"; generates, {cache}: {_told(generates)}, {_verdict(generates)}"
     return f"{row['architecture']}: {ways}{told}"
+
+
+def _verdict(generates: Row) -> str:
+    if generates["right"]:
+        return "right"
+    return "right, but compiled again" if generates.get("worst", 2.0) <= 1 else "WRONG"
 
 
 def _told(facts: Row) -> str:
