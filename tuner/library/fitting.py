@@ -9,7 +9,7 @@ say how much there is to do.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,9 +38,19 @@ LARGE, LARGE_LOSS = 0.05, 50.0
 """A regret above the first counts for the second more."""
 
 
-def fit(dims: Sequence[str], points: Ints, latency_s: Floats, features: Sequence[str] = ()) -> Tree:
+def _go_on() -> None:
+    """Nothing ends the fitting."""
+
+
+def fit(
+    dims: Sequence[str], points: Ints, latency_s: Floats, features: Sequence[str] = (),
+    check: Callable[[], object] = _go_on,
+) -> Tree:  # fmt: skip
     """A tree over ``points`` [shapes, dims] that keeps the regret of ``latency_s`` [shapes, kernels] small. It compares
-    dims, and ``features`` of them (see Node) where these part the shapes better."""
+    dims, and ``features`` of them (see Node) where these part the shapes better.
+
+    ``check`` is called before each split and each pruning, and ends the fitting by what it raises.
+    """
     loss = _loss(latency_s)
     if not dims:
         return Leaf(int(loss.sum(axis=0).argmin()))
@@ -49,8 +59,9 @@ def fit(dims: Sequence[str], points: Ints, latency_s: Floats, features: Sequence
     each = [_Column(name, values) for name, values in zip(names, columns, strict=True)]
     every, tolerated = np.arange(len(points)), (1 - 2 * UNSPLIT) * TOLERATED_REGRET
     spare = UNSPLIT * TOLERATED_REGRET * len(points) / MAX_LEAVES
-    grown, by_name = _grow(each, every, loss, spare, MAX_DEPTH), dict(zip(names, columns, strict=True))
+    grown, by_name = _grow(each, every, loss, spare, check), dict(zip(names, columns, strict=True))
     while leaves(tree := _pruned(grown, by_name, every, loss, tolerated)[0]) > MAX_LEAVES:
+        check()
         tolerated *= LENIENCY
     return tree
 
@@ -116,17 +127,21 @@ class _Column:
         return there, count[there].cumsum(), sums[there].cumsum(axis=0)
 
 
-def _grow(columns: Sequence[_Column], at: Ints, loss: Floats, spare: float, depth: int) -> Tree:
+def _grow(
+    columns: Sequence[_Column], at: Ints, loss: Floats, spare: float, check: Callable[[], object],
+    depth: int = MAX_DEPTH,
+) -> Tree:  # fmt: skip
     """Split until one kernel is good enough for all points: pruning then sees splits that pay only together. ``at``
     are the points that get here, ``loss`` is theirs; ``spare``: what is no loss, however few they are."""
     best = int(loss.sum(axis=0).argmin())
     if depth == 0 or loss[:, best].sum() <= max(spare, UNSPLIT * TOLERATED_REGRET * len(loss)):
         return Leaf(best)
+    check()
     if (split := _best_split(columns, at, loss)) is None:
         return Leaf(best)
     column, code, at_most = split
     below = column.codes[at] <= code
-    then, otherwise = (_grow(columns, at[here], loss[here], spare, depth - 1) for here in (below, ~below))
+    then, otherwise = (_grow(columns, at[here], loss[here], spare, check, depth - 1) for here in (below, ~below))
     return Node(column.name, at_most, then, otherwise)
 
 

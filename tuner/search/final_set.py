@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 from tuner.library.dispatcher import Dispatcher, Leaf
 from tuner.library.package import LIBRARY, LibraryFiles
@@ -161,8 +161,9 @@ class FinalSet:
             kernels, wrong = self._built_set()
             if not wrong:
                 later_s = self._verify_reserve_s() + self._forecast.link_s(kernels) + self._budget.compare_seconds
-                within_s = self._trials.ends_in_s - later_s
-                dispatcher = finalize.make_dispatcher(self._task, self._model, self._measured, kernels, within_s)
+                dispatcher = finalize.make_dispatcher(
+                    self._task, self._model, self._measured, kernels, partial(self._left_s, later_s)
+                )
                 files = self._builds.library(dispatcher, job_id)
                 wrong = self._verify(dispatcher, files)
             if not wrong:
@@ -183,6 +184,11 @@ class FinalSet:
         if all(result.error_kind is ErrorKind.MACHINE for result in wrong):
             raise BuilderLost(f"no library for {self._task.workload} can be built and verified here; {problem}")
         raise VerificationFailed(f"{VERIFY_ROUNDS} sets of kernels for {self._task.workload} were wrong; {problem}")
+
+    def _left_s(self, later_s: float) -> float:
+        """Seconds of the budget but for what comes later. Raises Cancelled, Finishing."""
+        self._trials.check_stop()
+        return self._trials.ends_in_s - later_s
 
     def only_compiled(self, kernels: Sequence[MicroKernel]) -> None:
         """Compile kernels, and choose from those that the compiler does not refuse. Raises VerificationFailed where it

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +25,14 @@ FITTED = 3.0
 tests/tuner/search/test_finalize.py, on a Xeon with AMX."""
 AT_ONCE = 4096
 """Shapes that are predicted together, which bounds memory."""
+
+
+class _Over(Exception):
+    """The seconds for a dispatcher are over."""
+
+
+def _unlimited() -> float:
+    return math.inf
 
 
 def choose_set(
@@ -68,21 +75,23 @@ def objective_s(task: SearchTask, model: CostModel, measured: Measured, kernels:
 
 
 def make_dispatcher(
-    task: SearchTask, model: CostModel, measured: Measured, kernels: Sequence[MicroKernel], within_s: float = math.inf
-) -> Dispatcher:
-    """The tree over every shape of the range, or over fewer where every one takes longer than ``within_s``; outside of
-    the range the kernel that is best in the mean of log latencies, of those that take bounded memory there."""
-    shapes, began_s = task.shapes(), time.monotonic()
+    task: SearchTask, model: CostModel, measured: Measured, kernels: Sequence[MicroKernel],
+    left_s: Callable[[], float] = _unlimited,
+) -> Dispatcher:  # fmt: skip
+    """The tree over every shape of the range, or over fewer where every one takes longer than there is time; outside of
+    the range the kernel that is best in the mean of log latencies, of those that take bounded memory there.
+
+    ``left_s``: the seconds that are left for it, asked at every step. What it raises ends the fitting.
+    """
+    shapes, began_s = task.shapes(), left_s()
     latency = latency_table(task, model, measured, kernels, shapes).T
-    each_s = FITTED * (time.monotonic() - began_s) / len(shapes)
-    most = max(len(shapes), int(min(within_s / max(each_s, 1e-9), MAX_FITTED)))
+    most = _affordable(len(shapes), began_s, left_s())
     everywhere = np.log(latency).sum(axis=0)
     if any(map(is_bounded, kernels)):
         everywhere[[not is_bounded(kernel) for kernel in kernels]] = math.inf
     safe = int(everywhere.argmin())
-    every = task.shapes(most)
-    of_every = latency if len(every) == len(shapes) else _latency_s(task, model, measured, kernels, every)
-    tree = bounded(_fitted(task, kernels, every, of_every), symbol_bounds(task), safe)
+    tree = _fitted_to_many(task, model, measured, kernels, task.shapes(most), left_s) if most > len(shapes) else None
+    tree = bounded(tree or _fitted(task, kernels, shapes, latency, left_s), symbol_bounds(task), safe)
     table, serves = [], chosen(tree, task.workload.symbols, _points(task, shapes).astype(np.int64)).tolist()
     for row, (shape, index) in enumerate(zip(shapes, serves, strict=True)):
         measured_s = measured.latency_s(kernels[index], tuple(sorted(shape.items())))
@@ -90,21 +99,43 @@ def make_dispatcher(
     return Dispatcher(task, tuple(kernels), safe, tree, tuple(table))
 
 
-def _latency_s(
+def _affordable(shapes: int, before_s: float, left_s: float) -> int:
+    """How many shapes there is time to fit to, at least the ``shapes`` that were predicted since there were
+    ``before_s`` left."""
+    if math.isinf(left_s):
+        return MAX_FITTED
+    each_s = FITTED * (before_s - left_s) / shapes
+    return max(shapes, int(min(left_s / max(each_s, 1e-9), MAX_FITTED)))
+
+
+def _fitted_to_many(
     task: SearchTask, model: CostModel, measured: Measured, kernels: Sequence[MicroKernel],
-    shapes: Sequence[Mapping[str, int]],
-) -> NDArray[np.float64]:  # fmt: skip
-    """[shapes, kernels], of many shapes."""
-    parts = (shapes[first : first + AT_ONCE] for first in range(0, len(shapes), AT_ONCE))
-    return np.concatenate([latency_table(task, model, measured, kernels, part) for part in parts], axis=1).T
+    shapes: Sequence[Mapping[str, int]], left_s: Callable[[], float],
+) -> Tree | None:  # fmt: skip
+    """None where it takes longer than was expected: a tree that is half grown would be worse than one over fewer
+    shapes."""
+
+    def check() -> None:
+        if left_s() <= 0:
+            raise _Over
+
+    parts = list[NDArray[np.float64]]()
+    try:
+        for first in range(0, len(shapes), AT_ONCE):
+            check()
+            parts.append(latency_table(task, model, measured, kernels, shapes[first : first + AT_ONCE]))
+        return _fitted(task, kernels, shapes, np.concatenate(parts, axis=1).T, check)
+    except _Over:
+        return None
 
 
 def _fitted(
-    task: SearchTask, kernels: Sequence[MicroKernel], shapes: Sequence[Mapping[str, int]], latency: NDArray[np.float64]
+    task: SearchTask, kernels: Sequence[MicroKernel], shapes: Sequence[Mapping[str, int]],
+    latency: NDArray[np.float64], check: Callable[[], object],
 ) -> Tree:  # fmt: skip
-    """The tree over these shapes. ``latency``: [shapes, kernels]."""
+    """The tree over these shapes. ``latency``: [shapes, kernels]; ``check``: see ``fit``."""
     features = features_of(task.workload.symbols, tiles_of(task, kernels))
-    return fit(task.workload.symbols, _points(task, shapes).astype(np.int64), latency, features)
+    return fit(task.workload.symbols, _points(task, shapes).astype(np.int64), latency, features, check)
 
 
 def _shape_weights(task: SearchTask, shapes: Sequence[Mapping[str, int]]) -> NDArray[np.float64]:

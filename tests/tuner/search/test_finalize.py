@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import pytest
@@ -24,6 +26,7 @@ from tuner.search import finalize
 from tuner.search.cost_model import PairCostModel
 from tuner.search.finalize import choose_set, make_dispatcher
 from tuner.search.observations import Measured
+from tuner.search.trials import Cancelled
 from tuner.search.verification import VERIFY_WORK, verified_at
 
 
@@ -82,21 +85,65 @@ SETS = {
 """Sets as theory chooses them, written out; the last kernel of that of two dims is for one thread."""
 
 
-def test_a_dispatcher_is_fitted_to_as_many_shapes_as_there_is_time_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def two_kernels() -> tuple[SearchTask, list[MicroKernel]]:
     task, values = SETS["two dims"]
-    rule, fitted = rule_of(default_kernel(task)), list[int]()
-    kernels = [rule.space(task).kernel({**each, "tail": int(each["mr"] > 1)}) for each in values[:2]]
-    every = len(task.shapes(10**6))
+    space = rule_of(default_kernel(task)).space(task)
+    return task, [space.kernel({**each, "tail": int(each["mr"] > 1)}) for each in values[:2]]
+
+
+def test_a_dispatcher_is_fitted_to_as_many_shapes_as_there_is_time_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    task, kernels = two_kernels()
+    fitted, every = list[int](), len(task.shapes(10**6))
 
     def fit(dims: Sequence[str], points: NDArray[np.int64], *_: object) -> Leaf:
         fitted.append(len(points))
         return Leaf(0)
 
     monkeypatch.setattr(finalize, "fit", fit)
-    for within_s in (0.0, math.inf):
-        make_dispatcher(task, PairCostModel(task), Measured(), kernels, within_s)
+    for left_s in (0.0, math.inf):
+        make_dispatcher(task, PairCostModel(task), Measured(), kernels, partial(float, left_s))
     assert fitted == [len(task.shapes()), every]
     assert fitted[0] < every
+
+
+class Seconds:
+    """A clock that goes on by a second whenever it is asked, from so many that are left."""
+
+    def __init__(self, left_s: float) -> None:
+        self.left_s, self.asked = left_s, 0
+
+    def __call__(self) -> float:
+        self.asked += 1
+        return self.left_s - self.asked
+
+
+def test_a_dispatcher_that_takes_longer_than_expected_is_fitted_to_fewer_shapes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    task, kernels = two_kernels()
+    model, every = PairCostModel(task), len(task.shapes(10**6))
+    # As if prediction had been quick, and each step of what follows takes a second.
+    monkeypatch.setattr(finalize, "FITTED", 1e-6)
+    few, many = (make_dispatcher(task, model, Measured(), kernels, partial(float, left_s)) for left_s in (0, math.inf))
+    assert few.tree != many.tree
+    clock = Seconds(2 + every / finalize.AT_ONCE + 5)
+    assert make_dispatcher(task, model, Measured(), kernels, clock).tree == few.tree
+    assert make_dispatcher(task, model, Measured(), kernels, Seconds(1e6)).tree == many.tree
+
+
+@pytest.mark.parametrize("step", [1, 2, 3, 20])
+def test_fitting_ends_where_the_search_is_to_stop(step: int) -> None:
+    task, kernels = two_kernels()
+    asked = itertools.count(1)
+
+    def left_s() -> float:
+        if next(asked) == step:
+            raise Cancelled
+        return math.inf
+
+    with pytest.raises(Cancelled):
+        make_dispatcher(task, PairCostModel(task), Measured(), kernels, left_s)
+    assert next(asked) == step + 1
 
 
 @pytest.mark.parametrize("name", SETS)

@@ -10,9 +10,11 @@ import pytest
 
 from tests.fakes import FakeRunner
 from tests.searching import Bench, known
+from tuner.library.dispatcher import Leaf
 from tuner.measure import BuildResult, Interrupted, RunRequest, never
 from tuner.program.job.task import SearchTask
 from tuner.records import MeasureResult
+from tuner.search import finalize
 from tuner.search.pipeline import OVERRUN_S
 from tuner.search.trials import Cancelled
 
@@ -100,6 +102,22 @@ def test_a_verification_is_not_waited_for_either() -> None:
         bench.tune(30, should_stop=lambda: bench.clock() > 1_500.0)
     assert runner.interruptions == 1
     assert bench.clock() < 1_600.0
+
+
+def test_fitting_the_dispatcher_is_not_waited_for_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench, steps = Bench(), 0
+
+    def fit(*given: Any) -> Leaf:
+        nonlocal steps
+        while steps < 100:
+            steps += 1
+            given[-1]()
+        return Leaf(0)
+
+    monkeypatch.setattr(finalize, "fit", fit)
+    with pytest.raises(Cancelled):
+        bench.tune(30, should_stop=lambda: steps == 7)
+    assert steps == 7
 
 
 def test_a_cancelled_search_gives_a_verification_up_that_takes_too_long() -> None:
