@@ -12,7 +12,7 @@ import httpx
 
 from shapewright.connection import Fields, read_json
 from shapewright.errors import ServiceNotFound, ServiceUnreachable
-from shapewright.queries import WorkloadLike, key_of, part, submitted, symbols_text, task_of
+from shapewright.queries import WorkloadLike, check_knows_caches, key_of, part, submitted, symbols_text, task_of
 from shapewright.sse import Frames
 from shapewright.steps import Each, Item, Open, Pause, Piece, Steps, Work, ask, collected, each, request
 from tuner.errors import InvalidInput
@@ -291,9 +291,11 @@ class JobRequests:
             target = target or (task.target.fingerprint if task.target else None)
             threads = threads or task.threads
             cache = cache or task.cache.value
+        cache = None if cache is None else parse_cache(cache).value
         params = {"shape": symbols_text(workload, shape), "target": target, "threads": threads, "job": job}
-        params["cache"] = None if cache is None else parse_cache(cache).value
-        return (yield from ask("GET", f"/v1/workloads/{key_of(workload)}/best", params=params))
+        answer = yield from ask("GET", f"/v1/workloads/{key_of(workload)}/best", params={**params, "cache": cache})
+        check_knows_caches(answer, cache)
+        return answer
 
     @request
     def lookup(self, queries: Sequence[Mapping[str, Any]]) -> Steps[list[JsonObject]]:

@@ -11,11 +11,21 @@ from typing import TYPE_CHECKING
 from shapewright import download
 from shapewright.client_jobs import PAGE, items
 from shapewright.connection import read_json
-from shapewright.errors import ServiceNotFound
-from shapewright.queries import RangesLike, WorkloadLike, key_of, library_query, part, target_named, task_of
+from shapewright.errors import Refused, ServiceNotFound
+from shapewright.queries import (
+    RangesLike,
+    WorkloadLike,
+    check_knows_caches,
+    key_of,
+    library_query,
+    part,
+    target_named,
+    task_of,
+)
 from shapewright.steps import Call, Steps, Work, ask, request
 from tuner.errors import InvalidInput, shown
 from tuner.library.package import MANIFEST
+from tuner.program.job.cache import Cache
 from tuner.program.language.workload import JsonObject
 from tuner.program.target.compatible import other_cores
 
@@ -65,11 +75,11 @@ class LibraryRequests:
         if "digest" in asked:
             asked = {**asked, "digest": (yield from self._digest(workload, asked["digest"]))}
         try:
-            return (yield from ask("POST", path, json=asked))
+            return (yield from _answer(path, asked))
         except ServiceNotFound:
             for fingerprint, cores in (yield from self._on_other_cores(workload, asked)):
                 try:
-                    served = yield from ask("POST", path, json={**asked, "target": fingerprint})
+                    served = yield from _answer(path, {**asked, "target": fingerprint})
                 except ServiceNotFound:
                     continue
                 return {**served, "tuned_on_cores": cores}
@@ -261,11 +271,17 @@ class LibraryRequests:
         """Give a name back to the library that had it before; its rule ends."""
         path = f"/v1/workloads/{key_of(workload)}/aliases/{part(alias)}/rollback"
         params = _place(workload, target, threads, cache)
+        if params["cache"] not in (None, Cache.WARM):
+            for each in (yield from self._aliases(workload, target)):
+                check_knows_caches(each, params["cache"])
         return (yield from ask("POST", path, params=params, json={"reason": reason}))
 
     @request
     def aliases(self, workload: WorkloadLike, target: str | None = None) -> Steps[list[JsonObject]]:
         """The names of a workload's libraries, each with its library."""
+        return (yield from self._aliases(workload, target))
+
+    def _aliases(self, workload: WorkloadLike, target: str | None) -> Steps[list[JsonObject]]:
         params = {"target": target}
         return (yield from ask("GET", f"/v1/workloads/{key_of(workload)}/aliases", params=params)).rows("items")
 
@@ -293,6 +309,18 @@ class LibraryRequests:
         files = yield from self._files(key, digest)
         yield Work(lambda: download.write(files, directory))
         return read_json(files[MANIFEST], MANIFEST)
+
+
+def _answer(path: str, asked: JsonObject) -> Steps[JsonObject]:
+    """What a service says of a query for a library: one of an earlier release, too, which has those for warm caches
+    alone and does not know ``cache``."""
+    try:
+        return (yield from ask("POST", path, json=asked))
+    except Refused as error:
+        if error.problem.get("field") != "cache":
+            raise
+        check_knows_caches({}, asked.get("cache"))
+    return (yield from ask("POST", path, json={name: value for name, value in asked.items() if name != "cache"}))
 
 
 def _place(workload: WorkloadLike, target: str | None, threads: int | None, cache: str | None) -> JsonObject:

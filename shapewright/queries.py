@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tuner.errors import InvalidInput
-from tuner.program.job.cache import parse_cache
+from tuner.program.job.cache import Cache, parse_cache
 from tuner.program.job.jobspec import parse_job
 from tuner.program.job.range_text import Ranges, check_ranges, format_ranges, parse_ranges
 from tuner.program.job.task import SearchTask, parse_shape
@@ -23,6 +23,7 @@ RangesLike = str | Ranges
 
 DEFAULT_BUDGET = {"trials": 256, "seconds": 180}
 """Of a search task that is submitted without one: that of the example in the reference."""
+ONLY_WARM = "the service is of an earlier release, which has libraries for warm caches alone"
 JOB_SUFFIXES = (".yaml", ".yml", ".json")
 
 
@@ -76,7 +77,7 @@ def submitted(job: SearchTask | Mapping[str, Any] | str | bytes | Path, fields: 
     A text on one line that ends as the name of a job file does is a path. Raises InvalidInput, OSError.
     """
     if isinstance(job, SearchTask):
-        job = {"budget": DEFAULT_BUDGET, **job.to_json()}
+        job = without_usual({"budget": DEFAULT_BUDGET, **job.to_json()})
     if isinstance(job, Mapping):
         return json.dumps({**job, **fields}).encode(), "application/json"
     if fields:
@@ -90,6 +91,11 @@ def submitted(job: SearchTask | Mapping[str, Any] | str | bytes | Path, fields: 
         problem = f"{type(job).__name__} is no job"
         raise InvalidInput("job", problem, "a SearchTask, a mapping, the path of a job file, or its text")
     return job.encode() if isinstance(job, str) else job, "application/yaml"
+
+
+def without_usual(job: Mapping[str, Any]) -> JsonObject:
+    """A job without the state of the caches, where it is the usual one: services of earlier releases take such jobs."""
+    return {name: value for name, value in job.items() if (name, value) != ("cache", Cache.WARM.value)}
 
 
 def library_query(
@@ -125,6 +131,13 @@ def library_query(
     if given:
         asked["range"] = _symbol_ranges(workload, own, given)
     return {name: value for name, value in asked.items() if value is not None}
+
+
+def check_knows_caches(answer: Mapping[str, Any], cache: str | None) -> None:
+    """Raise InvalidInput where a service of an earlier release took no notice of ``cache``: what it answers with was
+    timed with warm caches."""
+    if cache not in (None, Cache.WARM) and "cache" not in answer:
+        raise InvalidInput("cache", f"is {cache}, and {ONLY_WARM}", "upgrade the service, or leave cache out")
 
 
 def target_named(workload: WorkloadLike, fingerprint: str | None) -> Target | None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, overload
 
 from shapewright.models.lifted import Left
+from shapewright.queries import without_usual
 from tuner.errors import InvalidInput
 from tuner.program.job.budget_plan import BudgetPlan
 from tuner.program.job.jobspec import MAX_NAME, parse_budget, without
@@ -80,7 +81,7 @@ class ModelTasks(Sequence[ModelTask]):
         if self.instances is not None:
             document["instances"] = [instance.to_json() for instance in self.instances]
         # Of no number of threads, nor a target: what runs a job says those.
-        return {**document, "cache": self.tasks[0].cache.value, "budget": dict(budget), **fields}
+        return without_usual({**document, "cache": self.tasks[0].cache.value, "budget": dict(budget), **fields})
 
     def plan(self, *, seconds: float | None = None, trials: int | None = None) -> BudgetPlan:
         """What such a budget buys: for how many of the tasks it is enough, and what is recommended. Raises InvalidInput

@@ -112,13 +112,13 @@ class Snapshot:
             told = f"{self.file} has {key} for {', '.join(targets)}, not for {wanted}"
             return Missing("target", f"{told}: name a target whose instructions are here, or tune for this one")
         numbers = sorted({entry.threads for entry in there})
-        number = asked.get("threads") or (numbers[0] if len(numbers) == 1 else 1)
+        number = choice.meant(asked.get("threads"), numbers, 1)
         there = [entry for entry in there if entry.threads == number]
         if not there:
             listed = ", ".join(map(str, numbers))
             return Missing("threads", f"{self.file} has {key} for {listed} threads, not for {number}")
         caches = sorted({entry.cache.value for entry in there})
-        wanted = asked.get("cache") or (caches[0] if len(caches) == 1 else Cache.WARM.value)
+        wanted = choice.meant(asked.get("cache"), caches, Cache.WARM.value)
         there = [entry for entry in there if entry.cache == wanted]
         if not there:
             return Missing("cache", f"{self.file} has {key} for caches that are {', '.join(caches)}, not {wanted}")

@@ -34,6 +34,14 @@ PREFERRED = (Cache.STREAMED, Cache.WARM, Cache.COLD)
 """What libraries for models were best tuned for, in order: in a model weights come from memory."""
 
 
+def preference(made_for: object, cache: Cache, target: Target) -> tuple[Any, ...]:
+    """The order of libraries of one workload in every source, the best first: those made for this very target (by its
+    fingerprint), then for its CPU with other cores; by PREFERRED; by how many cores they have more or less."""
+    cores = {**cores_by_fingerprint(target), target.fingerprint: target.hardware.cores}.get(str(made_for))
+    others = 0 if cores is None else abs(cores - target.hardware.cores)
+    return made_for != target.fingerprint, cores is None, PREFERRED.index(cache), others
+
+
 class LeftOut(ShapewrightError):
     """Why a library of a source does not count."""
 
@@ -77,11 +85,8 @@ class Candidate:
         return self.runs_on.misfit(target)
 
     def rank(self, target: Target) -> tuple[Any, ...]:
-        """The best first: made for this very target, for its CPU, for streamed weights, for the widest ranges, then by
-        digest."""
-        is_other_cpu = self.made_for != target.fingerprint and self.made_for not in cores_by_fingerprint(target)
-        preferred = PREFERRED.index(self.cache)
-        return self.made_for != target.fingerprint, is_other_cpu, preferred, -self.width, self.digest
+        """The best first: by ``preference``, for the widest ranges, then by digest."""
+        return *preference(self.made_for, self.cache, target), -self.width, self.digest
 
     def match_of(self, workload: Workload) -> str:
         return "exact" if self.workload.key == workload.key else "covers"

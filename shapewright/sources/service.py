@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from shapewright.sources.candidates import PREFERRED, LeftOut, digest_in, opened_as
+from shapewright.sources.candidates import PREFERRED, LeftOut, digest_in, opened_as, preference
 from shapewright.sources.covering import covers
 from shapewright.sources.libraries import fetched, kept_folder
 from shapewright.sources.source import Match, SourceAway
 from tuner.errors import InvalidInput
 from tuner.plain_files import is_folder
 from tuner.program.job.cache import Cache
-from tuner.program.language.workload import Workload
+from tuner.program.language.workload import JsonObject, Workload
 from tuner.program.target import Target
 
 if TYPE_CHECKING:
@@ -58,31 +59,45 @@ class Service:
             raise SourceAway(f"{self.name}: {error}") from error
 
     def _served(self, workload: Workload, threads: int) -> tuple[str, str]:
-        """The key and the digest of the library that is served. Raises ServiceNotFound for the last of PREFERRED."""
+        """The key and the digest of the library that is served: the first by ``preference``. Raises ServiceNotFound."""
         from shapewright.errors import ServiceNotFound  # noqa: PLC0415
 
-        *before, last = PREFERRED
-        for cache in before:
-            with suppress(ServiceNotFound):
-                return self._served_for(workload, threads, cache)
-        return self._served_for(workload, threads, last)
-
-    def _served_for(self, workload: Workload, threads: int, cache: Cache) -> tuple[str, str]:
-        from shapewright.errors import ServiceNotFound  # noqa: PLC0415
-
-        target = self._target.fingerprint
-        try:
-            return workload.key, digest_in(
-                self._client.served(workload, target=target, threads=threads, cache=cache.value)
-            )
-        except ServiceNotFound:
-            if workload.symbols:
-                raise
+        if own := self._of_workload(workload, threads):
+            return workload.key, digest_in(min(own, key=self._preference))
         # One shape: a library of a dynamic workload may have it.
-        answer = self._client.best(workload, {}, target, threads, cache=cache.value)
-        if not answer.get("digest"):
-            raise ServiceNotFound(f"{self.name} has no library for {workload}")
-        return answer["workload_key"], digest_in(answer)
+        if not workload.symbols and (covering := self._covering(workload, threads)):
+            return covering[0]["workload_key"], digest_in(covering[0])
+        raise ServiceNotFound(f"{self.name} has no library for {workload}")
+
+    def _of_workload(self, workload: Workload, threads: int) -> list[JsonObject]:
+        """What is served for each state of the caches, up to the first for this very target: none is better."""
+        from shapewright.errors import ServiceNotFound  # noqa: PLC0415
+
+        found, target = list[JsonObject](), self._target.fingerprint
+        for cache in PREFERRED:
+            try:
+                found.append(self._client.served(workload, target=target, threads=threads, cache=cache.value))
+            except ServiceNotFound:
+                continue
+            except InvalidInput as error:
+                # A service of an earlier release has libraries for warm caches alone.
+                if error.field != "cache":
+                    raise
+                continue
+            if found[-1]["target_fingerprint"] == target:
+                break
+        return found
+
+    def _covering(self, workload: Workload, threads: int) -> list[JsonObject]:
+        """What is known of this one shape where there are libraries for it, in the order of PREFERRED."""
+        asked = {"workload": workload.to_json(), "target": self._target.fingerprint, "threads": threads}
+        # A service of an earlier release refuses the query that says more.
+        queries = [asked if cache is Cache.WARM else {**asked, "cache": cache.value} for cache in PREFERRED]
+        best = (answer.get("best") for answer in self._client.lookup(queries))
+        return [each for each in best if each and each.get("digest")]
+
+    def _preference(self, served: Mapping[str, Any]) -> tuple[Any, ...]:
+        return preference(served["target_fingerprint"], Cache(served["cache"]), self._target)
 
     def _library(self, key: str, digest: str) -> Library:
         """The library of a digest: the one that was kept, if it is whole, or else a download."""

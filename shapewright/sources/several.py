@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 from shapewright.sources.candidates import Candidate
 from shapewright.sources.directory import Directory
 from tuner.errors import GpuFailed, InvalidInput, ShapewrightError
+from tuner.library import choice
 from tuner.library.package import MANIFEST
 from tuner.plain_files import is_folder
 from tuner.program.job.cache import Cache
@@ -70,9 +71,9 @@ def _asked(
         raise InvalidInput("target", f"{directory} has libraries for CPUs and for GPUs", f"{CPUS} or {GPUS}")
     of = _kind if target in (CPUS, GPUS) else lambda each: str(each.made_for)
     left = _only(directory, left, "target", target, of)
-    threads = threads or _default([each.threads for each in left], 1)
+    threads = choice.meant(threads, [each.threads for each in left], 1)
     left = _only(directory, left, "threads", threads, lambda each: each.threads)
-    cache = cache or _default([each.cache.value for each in left], Cache.WARM.value)
+    cache = choice.meant(cache, [each.cache.value for each in left], Cache.WARM.value)
     return _only(directory, left, "cache", cache, lambda each: each.cache.value)
 
 
@@ -85,11 +86,6 @@ def _only(
         known = ", ".join(sorted({str(value_of(each)) for each in every}))
         raise InvalidInput(name, f"{directory} has no library for {wanted}", f"one of {known}")
     return left
-
-
-def _default(known: Sequence[T], usual: T) -> T:
-    """What there is alone, or else the usual."""
-    return known[0] if len(set(known)) == 1 else usual
 
 
 def _kind(library: Candidate) -> str:

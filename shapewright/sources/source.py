@@ -59,8 +59,8 @@ class Source(Protocol):
         """Why libraries that it has do not count, by what names them; more may be found with every workload."""
 
     def find(self, workload: Workload, threads: int) -> Match | str:
-        """The library for ``workload`` with ``threads`` threads, or why there is none: the first that there is of those
-        tuned for each of PREFERRED. Raises SourceAway."""
+        """The library for ``workload`` with ``threads`` threads, or why there is none: the first by
+        ``preference``, of this very workload before those that cover it. Raises SourceAway."""
 
 
 class Listed(ABC):

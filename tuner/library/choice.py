@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from tuner.library.dispatcher import Dispatcher
 from tuner.program.job.range_text import Ranges
@@ -19,6 +19,7 @@ from tuner.program.job.task import SearchTask
 from tuner.program.language import spans
 from tuner.program.language.workload import format_shape
 
+T = TypeVar("T")
 NOISE = 0.03
 """How much faster, relatively, one library must be by recorded latencies to be served in place of an older one."""
 MAX_POINTS = 256
@@ -55,6 +56,12 @@ class Candidate:
     digest: str
     times: Times
     timed: Mapping[str, tuple[float, bool]] = field(default_factory=dict)
+
+
+def meant(asked: T | None, there: Collection[T], usual: T) -> T:
+    """The number of threads, or the state of the caches, that a query means: what it says, or else the only one that
+    there are libraries for, or else the usual one."""
+    return asked or (next(iter(there)) if len(set(there)) == 1 else usual)
 
 
 def covers(ranges: Ranges, asked: Ranges) -> bool:

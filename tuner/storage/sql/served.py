@@ -16,6 +16,7 @@ from tuner.library.choice import (
     covers,
     expected_s,
     kernels_at,
+    meant,
     points_of,
     ratio,
     times_of,
@@ -208,13 +209,13 @@ def _narrowed(query: LibraryQuery, rows: Sequence[Known]) -> list[Known]:
     target = rows[0].library.target_fingerprint
     there = [row for row in rows if row.library.target_fingerprint == target]
     counts = sorted({row.library.threads for row in there})
-    threads = query.threads or (counts[0] if len(counts) == 1 else 1)
+    threads = meant(query.threads, counts, 1)
     if threads not in counts:
         ranges = "; ".join(f"{_threads(count)}: {_told(there, count)}" for count in counts[:MAX_TOLD])
         raise NotFound(f"no library for workload {query.workload_key!r} on {target} with {_threads(threads)}: {ranges}")
     there = [row for row in there if row.library.threads == threads]
     caches = sorted({row.library.cache for row in there})
-    cache = query.cache or (caches[0] if len(caches) == 1 else Cache.WARM)
+    cache = meant(query.cache, caches, Cache.WARM)
     if cache not in caches:
         place = f"{query.workload_key!r} on {target} with {_threads(threads)}, caches {cache.value}"
         raise NotFound(f"no library for workload {place}: there are libraries for caches {', '.join(caches)}")
