@@ -20,7 +20,7 @@ from tuner.errors import InvalidInput, ShapewrightError
 from tuner.library import package as files_of
 from tuner.library.dispatcher import Dispatcher
 from tuner.library.manifest import AGAIN
-from tuner.measure.tensors import tensor_of
+from tuner.measure.tensors import is_bfloat16, tensor_of
 from tuner.program.language.workload import JsonObject, Workload
 from tuner.program.target import native
 from tuner.program.target.cpu import refused
@@ -62,6 +62,11 @@ class Library:
         self._constants = tuple(
             (position, tensor.name) for position, tensor in enumerate(self.workload.inputs) if tensor.constant
         )
+        self._short = tuple(
+            position for position, tensor in enumerate(self.workload.operands)
+            if tensor.dtype == "bfloat16" and not (tensor.constant or self.is_for_gpu)
+        )  # fmt: skip
+        """The operands whose arrays NumPy does not hand over by itself."""
         self._sizes = tuple(
             size
             for position, name in self._constants
@@ -166,9 +171,18 @@ class Library:
         if self._pool > 1 and pool.threads != self._pool and not callers.is_ready(self._pool):
             return callers.hand_over(lambda: self.run(operands), self._pool)
         try:
-            self._function(*operands)
+            self._function(*(self._handed(operands) if self._short else operands))
         except REFUSALS as error:
             self._retry_checked(operands, error)
+
+    def _handed(self, operands: Sequence[Any]) -> Sequence[Any]:
+        """The operands as a kernel takes them."""
+        handed = list(operands)
+        for position in self._short:
+            value = operands[position] if position < len(operands) else None
+            if is_numpy(value) and is_bfloat16(value):
+                handed[position] = tensor_of(value)
+        return handed
 
     def launch_by(self, address: int) -> None:
         """Replace TVM's pool for all threads: parallel loops call the function at ``address``, which has the signature
@@ -200,12 +214,9 @@ class Library:
     def _retry_checked(self, operands: Sequence[Any], error: Exception) -> None:
         """Off the fast path: call with operands in the form that kernels take, or say which one is wrong."""
         checked = self._operands.checked(operands)
-        # NumPy's arrays are handed over by themselves, but for those of bfloat16.
-        is_odd = [is_numpy(value) and value.dtype.name == "bfloat16" for value in checked]
-        passed = [tensor_of(value) if odd else value for value, odd in zip(checked, is_odd, strict=True)]
-        if any(new is not old for new, old in zip(passed, operands, strict=True)):
+        if any(new is not old for new, old in zip(checked, operands, strict=True)):
             try:
-                return self._function(*passed)  # type: ignore[no-any-return]
+                return self._function(*self._handed(checked))  # type: ignore[no-any-return]
             except REFUSALS as again:
                 error = again
         # What is left is how operands fit together, or what the kernel's own message says.

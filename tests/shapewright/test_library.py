@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -20,10 +21,12 @@ import shapewright as sw
 from shapewright.library import Library
 from shapewright.loading import load
 from shapewright.packed import PackedWeight
+from tests.shapewright.libraries import save
 from tuner.errors import InvalidInput, ShapewrightError
 from tuner.library import package as files_of
 from tuner.library.build import build_library
 from tuner.library.dispatcher import Dispatcher, Leaf, Node, bounded
+from tuner.measure.tensors import tensor_of
 from tuner.program.job.task import SearchTask
 from tuner.program.language.workload import ShapeVar
 from tuner.program.reference import compute
@@ -199,6 +202,26 @@ def test_inputs_may_be_read_only(dense: Library) -> None:
     out = zeros(6, N)
     dense(x, dense.pack(weight), bias, out)
     assert_right(X, out)
+
+
+def test_arrays_of_bfloat16_are_handed_over_without_a_second_try(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(tmp_path / "short", SearchTask("softmax", {"m": T, "n": 8}, (T,), target=native(), dtype="bfloat16"))
+    library = load(tmp_path / "short")
+    x, out = random(3, 8).astype(ml_dtypes.bfloat16), np.zeros((3, 8), ml_dtypes.bfloat16)
+    with monkeypatch.context() as patched:
+        patched.setattr(library, "_retry_checked", pytest.fail)
+        library(x, out)
+        library(tensor_of(x), tensor_of(out))
+    assert np.abs(out.astype(np.float32).sum(axis=1) - 1).max() < 0.02
+    before, x.flags.writeable = out.copy(), False
+    library(x, out)
+    assert (out == before).all()
+    out.flags.writeable = False
+    assert refused(library, x, out).problem == "is read-only"
+    assert refused(library, x.astype(np.float32), out).problem == "dtype float32"
+    assert refused(library, x).field == "operands"
 
 
 def test_a_weight_may_have_any_strides(dense: Library) -> None:

@@ -21,29 +21,27 @@ _BFLOAT = 4
 _DTYPE_OFFSET = 20
 """The offset of the type's code in a DLTensor: after a pointer, a device of two int32 and the number of dims."""
 
+_description = ctypes.PYFUNCTYPE(ctypes.POINTER(ctypes.c_uint8), ctypes.py_object, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", ctypes.pythonapi)
+)
+"""The bytes of a DLManagedTensor, which begins with its DLTensor."""
+
 
 def tensor_of(array: NDArray[Any]) -> Any:
-    """A ``tvm_ffi.Tensor`` over the memory of ``array``, bfloat16 included."""
+    """A ``tvm_ffi.Tensor`` over the memory of ``array``, bfloat16 included, which NumPy refuses to hand over: as
+    uint16, and then under its own name."""
     import tvm_ffi  # noqa: PLC0415  (loads a native library)
 
-    return tvm_ffi.from_dlpack(_Bfloat16(array) if array.dtype.name == "bfloat16" else array)
+    if not is_bfloat16(array):
+        return tvm_ffi.from_dlpack(array)
+    capsule = array.view("uint16").__dlpack__()
+    _description(capsule, b"dltensor")[_DTYPE_OFFSET] = _BFLOAT
+    return tvm_ffi.from_dlpack(capsule)
 
 
-class _Bfloat16:
-    """Speaks DLPack for an array of bfloat16, which NumPy refuses to: as uint16, and then under its own name."""
-
-    def __init__(self, array: NDArray[Any]) -> None:
-        self._bits = array.view("uint16")
-
-    def __dlpack__(self, **_: Any) -> Any:
-        capsule = self._bits.__dlpack__()
-        pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
-        pointer_of.restype, pointer_of.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-        ctypes.c_uint8.from_address(pointer_of(capsule, b"dltensor") + _DTYPE_OFFSET).value = _BFLOAT
-        return capsule
-
-    def __dlpack_device__(self) -> Any:
-        return self._bits.__dlpack_device__()
+def is_bfloat16(array: NDArray[Any]) -> bool:
+    """By the name of the scalar's type: the dtype's own is put together anew at each look."""
+    return array.dtype.type.__name__ == "bfloat16"
 
 
 # -- memory of GPUs ---------------------------------------------------------------------------------------------------
