@@ -52,11 +52,11 @@ class CpuPlace:
     def timing(self, module: Any, arrays: Mapping[str, Array]) -> CpuTiming:
         outputs = list(arrays.values())[len(self._task.workload.inputs) :]
         operands = list(map(tensor_of, arrays.values()))
-        return CpuTiming(module, operands, flush_of(self._task, arrays.__getitem__, outputs))
+        return CpuTiming(module, operands, flush_of(self._task, arrays.items(), outputs))
 
     def numpy(self, dims: Mapping[str, int], array: MakeArray) -> Contender | None:
         call = numpy_call(self._task.workload, dims, array) if self._task.threads == 1 else None
-        return None if call is None else called(call, flush_of_numpy(self._task, call, dims, array))
+        return None if call is None else called(call, flush_of_numpy(self._task, call))
 
     def blas(self) -> Blas | None:
         return numpys_blas(native().hardware.features)

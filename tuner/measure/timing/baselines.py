@@ -58,7 +58,7 @@ def measure_baselines(
         call = numpy_call(workload, workload.dims(instance.shape), array)
         if call is None:
             break
-        flush = flush_of_numpy(task, call, workload.dims(instance.shape), array)
+        flush = flush_of_numpy(task, call)
         timed = timer.measure(flushed(call, flush), sampling(call, flush))
         points[instance] = Baseline(NUMPY, instance, timed.latency_s, timed.anchor_s)
     return Baselines(tuple(points[instance] for instance in instances if instance in points), roof)
@@ -66,9 +66,11 @@ def measure_baselines(
 
 @dataclass(frozen=True, slots=True)
 class NumpyCall:
-    """Products of matrices, each [left, right, output], one after another. A call returns the last output."""
+    """Products of matrices, each [left, right, output], one after another. A call returns the last output. ``tensors``:
+    the names of what is left and right in each."""
 
     products: tuple[tuple[Array, Array, Array], ...]
+    tensors: tuple[tuple[str, str], ...]
 
     def __call__(self) -> Array:
         for left, right, out in self.products:
@@ -76,9 +78,14 @@ class NumpyCall:
         return out
 
 
-def flush_of_numpy(task: SearchTask, call: NumpyCall, dims: Mapping[str, int], array: MakeArray) -> Flush | None:
-    """What comes before each call by the task's protocol."""
-    return flush_of(task, lambda name: array(name, dims), [out for _, _, out in call.products])
+def flush_of_numpy(task: SearchTask, call: NumpyCall) -> Flush | None:
+    """What comes before each call by the task's protocol. Of operands that were turned it is their copies."""
+    read = [
+        pair
+        for names, (left, right, _) in zip(call.tensors, call.products, strict=True)
+        for pair in zip(names, (left, right), strict=True)
+    ]
+    return flush_of(task, read, [out for _, _, out in call.products])
 
 
 def numpy_call(workload: Workload, dims: Mapping[str, int], array: MakeArray) -> NumpyCall | None:
@@ -87,8 +94,9 @@ def numpy_call(workload: Workload, dims: Mapping[str, int], array: MakeArray) ->
     None if the program has no such stage, or one in a dtype that NumPy has no BLAS for.
     """
     sizes = workload.axis_sizes(dims)
-    products = tuple(_matrices(stage, left, right, sizes, array, dims) for stage, left, right in _products(workload))
-    return NumpyCall(products) if products else None
+    found = _products(workload)
+    products = tuple(_matrices(stage, left, right, sizes, array, dims) for stage, left, right in found)
+    return NumpyCall(products, tuple((left.tensor, right.tensor) for _, left, right in found)) if found else None
 
 
 def _products(workload: Workload) -> list[tuple[Stage, Read, Read]]:

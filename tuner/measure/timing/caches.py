@@ -7,7 +7,7 @@ as that cache has twice over, and it may have half a gigabyte: see docs/decision
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from tuner.measure.tensors import tensor_of
 from tuner.measure.timing.protocol import Flush
@@ -18,9 +18,12 @@ from tuner.program.job.task import SearchTask
 FLUSH = "cache_flush_cpu_non_first_arg"
 
 
-def flush_of(task: SearchTask, inputs: Callable[[str], Array], outputs: Sequence[Array]) -> Flush | None:
-    """What comes before every call of these operands, inputs by name; None where they stay as calls leave them."""
-    chosen = [*map(inputs, flushed_inputs(task)), *(outputs if task.cache is Cache.COLD else ())]
+def flush_of(task: SearchTask, read: Iterable[tuple[str, Array]], outputs: Sequence[Array]) -> Flush | None:
+    """What comes before every call that reads these arrays, each with the name of the tensor that it has; None where
+    they stay as calls leave them."""
+    names = flushed_inputs(task)
+    inputs = [array for name, array in read if name in names]
+    chosen = [*inputs, *(outputs if task.cache is Cache.COLD else ())]
     return flush_arrays(chosen) if chosen else None
 
 
