@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -414,6 +414,53 @@ def test_the_bound_of_a_sum_lies_between_rounding_and_a_product_too_few(k: int) 
         in_turn += x[:, column, None] * w[None, :, column]
     assert not wanted.wrong(in_turn).any()
     assert wanted.wrong(in_turn - x[:, :1] * w[None, :, 0]).mean() > 0.7
+
+
+SOFTMAX = """
+    top[i] = max(j) x[i, j]
+    e[i, j] = {exponential}
+    z[i] = sum(j) e[i, j]
+"""
+WEIGHTED = {
+    "over the sum": "o[i, f] = sum(j) e[i, j] * v[j, f]\nout[i, f] = o[i, f] / z[i]",
+    "weights": "w[i, j] = e[i, j] / z[i]\nout[i, f] = sum(j) v[j, f] * w[i, j]",
+}
+EXPONENTIAL = {
+    "all": "exp(x[i, j] - top[i])",
+    "some hidden": "where(x[i, j] < -1.0, 0.0, exp(x[i, j] - top[i]))",
+}
+SCORES: Mapping[str, Callable[[np.random.Generator, tuple[int, int]], Array]] = {
+    "apart": lambda rng, shape: rng.uniform(-1, 1, shape),
+    "equal": lambda rng, shape: np.zeros(shape),
+    "one of them large": lambda rng, shape: np.where(np.arange(shape[1]) == 0, 8.0, rng.uniform(-1, 1, shape)),
+}
+
+
+@pytest.mark.parametrize("weighted", WEIGHTED)
+@given(
+    st.sampled_from(["bfloat16", "float16"]), st.sampled_from(sorted(EXPONENTIAL)), st.sampled_from(sorted(SCORES)),
+    st.one_of(st.integers(1, 12), st.integers(13, 600)), st.floats(0.0, 9.0), st.floats(-1.0, 1.0),
+    st.integers(0, 2**32),
+)  # fmt: skip
+def test_exponentials_that_a_kernel_rounds_stay_within_the_bounds(
+    weighted: str, dtype: str, exponential: str, scores: str, columns: int, scale: float, shift: float, seed: int
+) -> None:
+    """Where values and results are short floats, and for values that no rounding knows of: ROUNDED_UNITS."""
+    text = SOFTMAX.format(exponential=EXPONENTIAL[exponential]) + WEIGHTED[weighted]
+    workload = program(text, {"i": 4, "j": columns, "f": 16}, dtype=dtype)
+    short, rng = NUMPY[dtype], np.random.default_rng(seed)
+    x = (scale * SCORES[scores](rng, (4, columns))).astype(short)
+    v = (rng.uniform(-1, 1, (columns, 16)) + shift).astype(short)
+    (wanted,) = expected(workload, [x, v] if workload.inputs[1].name == "v" else [v, x], {})
+
+    wide = x.astype(np.float64)
+    e = np.exp(wide - wide.max(axis=1, keepdims=True))
+    if exponential != "all":
+        e = np.where(wide < -1.0, 0.0, e)
+    total = e.astype(short).astype(np.float64) @ v.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        result = (total / e.sum(axis=1, keepdims=True)).astype(short)
+    assert not wanted.wrong(result).any()
 
 
 def test_a_long_sum_of_positive_terms_may_round_more() -> None:

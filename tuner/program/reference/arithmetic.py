@@ -41,8 +41,10 @@ and the largest one."""
 FUNCTION_UNITS = 4.0
 """The error that a scalar function may have, in UNITs: vectorised kernels approximate them by polynomials."""
 ROUNDED_UNITS = 3.0
-"""What rounding the factors of a sum may change, in UNITs of the root of their products' squares: five times what
-roundings of random signs come to, and as much as they can of nine terms and less."""
+"""What rounding the factors of a sum may change, in UNITs of the root of their products' squares. A rounding is at most
+UNIT of its factor, and in the root mean square 1 / sqrt(3) of that: 3 is five deviations of a sum of independent ones.
+Since n terms are at most sqrt(n) times the root of their squares, it is all that nine of them can do, too. Factors that
+are equal round alike: then it is the other factors that have to be independent, as random inputs are."""
 SATURATING = frozenset({"tanh", "erf", "sigmoid", "sin", "cos", "log"})
 """Functions whose approximations are as good as their largest values: FUNCTION_UNITS also hold as an absolute bound."""
 SLOPES: Mapping[str, Callable[[Array], Array]] = {
