@@ -32,6 +32,8 @@ log = logging.getLogger(__name__)
 
 MOST_BOUND = 256
 """Combinations of sizes whose arguments are kept: some kilobytes each."""
+MOST_CHAINS = 1024
+"""Chains that a process keeps, however many models it compiles: one that was dropped is made again at its next call."""
 MOST_OPERANDS = 64
 """Of a call, as native.c has room for."""
 
@@ -212,6 +214,10 @@ def chain_of(text: str) -> Chain:
     chain = _chains.get(text)
     if chain is None:
         chain = _chains.setdefault(text, Chain(ChainPlan.read(text)))
+        # A frozen program needs its own for as long as it lives.
+        kept = [each for each, made in list(_chains.items()) if not made.plan.frozen]
+        for oldest in kept[:-MOST_CHAINS]:
+            _chains.pop(oldest, None)
     return chain
 
 

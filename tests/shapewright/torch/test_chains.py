@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,22 @@ def test_what_is_in_a_row_is_one_call(which: tuple[str, str], replacing: Replaci
             assert close(fast(x), model(x))
     # Where a size has led to another graph, that one has such chains, too.
     assert sorted(set(lengths(made))) == expected
+
+
+def test_a_process_keeps_a_number_of_chains_whatever_it_compiles(
+    replacing: Replacing, made: dict[str, Chain], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, other, x = Rows(CASES["one between"][0]).eval(), Rows().eval(), torch.rand(6, WIDTH)
+    with torch.no_grad():
+        fast = replacing.compiled(model)
+        assert close(fast(x), model(x))
+        first, second = made
+        monkeypatch.setattr(made[second], "plan", replace(made[second].plan, frozen=1))
+        monkeypatch.setattr(chains, "MOST_CHAINS", 1)
+        assert close(replacing.compiled(other)(x), other(x))
+        assert (first in made, second in made, len(made)) == (False, True, 2)
+        assert close(fast(x), model(x))
+        assert (first in made, len(made)) == (True, 2)
 
 
 def test_values_that_others_read_are_outputs(replacing: Replacing, made: dict[str, Chain]) -> None:

@@ -8,18 +8,22 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from tests.contract.rule_samples import CUT_SAMPLES, sample_task
 from tests.shares import every
 from tuner.errors import IllegalKernel
 from tuner.program.job.build import workload_from_json
 from tuner.program.job.task import SearchTask
+from tuner.program.language.notation import MAX_STAGES
 from tuner.program.language.part import part_of
 from tuner.program.language.shape_vars import ShapeVar
 from tuner.program.target import Target
 from tuner.schedule import NoMatch, extents_of, is_current, rule_of, rules_of, space_of
+from tuner.schedule.cut import ways
 from tuner.schedule.cut.rule import Cut, Piece
 from tuner.schedule.described import explained
+from tuner.schedule.rule import TirRule
 from tuner.schedule.serial import Serial
 from tuner.schedule.space import MicroKernel
 from tuner.search.cost_model import PairCostModel
@@ -62,6 +66,40 @@ def test_pieces_are_as_large_as_rules_take_them() -> None:
 def test_a_chain_of_any_length_is_cut_with_and_without_fusion() -> None:
     fused = {tuple(rules(cut)) for cut in cuts(program(CHAIN, SIZES, constant=["w1", "w2", "w3"]))}
     assert {("x86_contraction", "x86_chain"), ("x86_chain", "x86_contraction")} <= fused
+
+
+def layers(count: int) -> SearchTask:
+    """Products, elementwise stages and row reductions in turns: four stages for each layer."""
+    lines, before = list[str](), "x"
+    for layer in range(count):
+        after = f"d{layer}" if layer < count - 1 else "out"
+        lines += [
+            f"a{layer}[m, k] = sum(j) {before}[m, j] * w{layer}[k, j]",
+            f"b{layer}[m, k] = exp(a{layer}[m, k]) + x[m, k]",
+            f"c{layer}[m] = sum(k) b{layer}[m, k]",
+            f"{after}[m, k] = b{layer}[m, k] / c{layer}[m]",
+        ]
+        before = after
+    sizes = {"m": "T", "k": 64, "j": 64}
+    return program("\n".join(lines), sizes, constant=[f"w{layer}" for layer in range(count)])
+
+
+def test_the_longest_program_is_cut_with_bounded_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    priced, seconds = list[tuple[str, tuple[int, ...]]](), ways._Costs._seconds
+
+    def counted(costs: ways._Costs, rule: TirRule, stages: tuple[int, ...]) -> NDArray[np.float64]:
+        priced.append((rule.name, stages))
+        return seconds(costs, rule, stages)
+
+    monkeypatch.setattr(ways._Costs, "_seconds", counted)
+    stages = MAX_STAGES
+    best, *_ = cuts(layers(stages // 4))
+    orders, rules_at_once = 2, 2
+    assert len(priced) <= (orders * rules_at_once * ways.MAX_STAGES_OF_PIECE + 1) * stages
+    assert len(priced) == len(set(priced))
+    short, *_ = cuts(layers(2))
+    assert set(rules(best)) == set(rules(short))
+    assert len(best.pieces) == stages // 8 * len(short.pieces)
 
 
 def test_what_a_rule_takes_whole_is_not_cut() -> None:
