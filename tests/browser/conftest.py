@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -15,7 +14,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.serving import register_local, serving
-from tuner.storage.sql import Storage, open_storage
+from tuner.storage.sql import Storage
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Playwright, Response
@@ -94,10 +93,14 @@ Visit = Callable[..., Visitor]
 
 
 @pytest.fixture
-def storage(sqlite_url: str) -> Iterator[Storage]:
-    with closing(open_storage(sqlite_url)) as opened:
-        register_local(opened)
-        yield opened
+def database_url(sqlite_url: str) -> str:
+    return sqlite_url
+
+
+@pytest.fixture
+def storage(storage: Storage) -> Storage:
+    register_local(storage)
+    return storage
 
 
 @pytest.fixture

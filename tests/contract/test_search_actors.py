@@ -15,7 +15,7 @@ from tests.measuring import wait_for
 from tuner.measure.runners.simulated import Fleet
 from tuner.program.job.jobspec import parse_job
 from tuner.storage import JobState
-from tuner.storage.sql import Storage, open_storage
+from tuner.storage.sql import Storage
 from worker.building.cluster import Cluster
 from worker.jobs.runner import JobRunner
 from worker.remote.actors import JobActors, SearchActors
@@ -60,10 +60,8 @@ def _title(process: psutil.Process) -> str:
 
 
 @pytest.fixture
-def storage(sqlite_url: str) -> Iterator[Storage]:
-    opened = open_storage(sqlite_url)
-    yield opened
-    opened.close()
+def database_url(sqlite_url: str) -> str:
+    return sqlite_url
 
 
 @pytest.fixture

@@ -26,15 +26,18 @@ from tuner.program.language.workload import WorkloadInstance
 from tuner.records import MeasureResult
 from tuner.schedule.space import MicroKernel
 from tuner.storage import JobState, Lease, NewEvent
-from tuner.storage.sql import Storage, open_storage
+from tuner.storage.sql import Storage
 
 
 @pytest.fixture
-def storage(sqlite_url: str) -> Iterator[Storage]:
-    opened = open_storage(sqlite_url)
-    register_local(opened)
-    yield opened
-    opened.close()
+def database_url(sqlite_url: str) -> str:
+    return sqlite_url
+
+
+@pytest.fixture
+def storage(storage: Storage) -> Storage:
+    register_local(storage)
+    return storage
 
 
 @pytest.fixture

@@ -18,6 +18,12 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     quick_policies(monkeypatch)
 
 
+@pytest.fixture
+def database_url(sqlite_url: str) -> str:
+    """That of ``storage``: what differs between kinds of databases is tested with these."""
+    return sqlite_url
+
+
 @pytest.fixture(scope="session")
 def tracker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Address]:
     """The address of a tracker with one device under the key ``local``."""

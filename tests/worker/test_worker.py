@@ -17,7 +17,7 @@ from tests.measuring import wait_for
 from tuner.program.job.jobspec import JobSpec, parse_job
 from tuner.program.target import native
 from tuner.storage import Job, JobState
-from tuner.storage.sql import Storage, open_storage
+from tuner.storage.sql import Storage
 
 LIMIT_S = 600.0
 STOP_S = 25.0
@@ -66,13 +66,6 @@ class Workers:
 
 def descendants(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
     return psutil.Process(process.pid).children(recursive=True)
-
-
-@pytest.fixture
-def storage(sqlite_url: str) -> Iterator[Storage]:
-    opened = open_storage(sqlite_url)
-    yield opened
-    opened.close()
 
 
 @pytest.fixture

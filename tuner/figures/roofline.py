@@ -16,8 +16,6 @@ from tuner.program.language.workload import WorkloadInstance
 from tuner.program.target.calibration import Level, Levels
 from tuner.records import Roof
 
-BITS_OF_BYTE = 8
-
 
 def roofline(view: SearchView) -> go.Figure:
     """Speed over arithmetic intensity at every instance, under the roof if it is known."""

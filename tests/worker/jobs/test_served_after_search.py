@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from tests.searched import searched
 from tests.serving import register_local
 from tuner.program.job.range_text import Ranges
 from tuner.storage import Job, JobState, LibraryQuery
-from tuner.storage.sql import Storage, open_storage
+from tuner.storage.sql import Storage
 
 
 @pytest.fixture
-def storage(sqlite_url: str) -> Iterator[Storage]:
-    opened = open_storage(sqlite_url)
-    register_local(opened)
-    yield opened
-    opened.close()
+def storage(storage: Storage) -> Storage:
+    register_local(storage)
+    return storage
 
 
 def digest_of(storage: Storage, job: Job) -> str:

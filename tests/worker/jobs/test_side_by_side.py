@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -23,7 +22,7 @@ from tuner.program.job.jobspec import Budget, parse_job
 from tuner.search.summary import EndedBy, JobSummary, SearchSummary, Stage
 from tuner.search.tuning import Cancelled, SearchStart, SearchTools, Tuned
 from tuner.storage import JobState, LeaseLost, NotFound, StorageUnavailable
-from tuner.storage.sql import Storage, open_storage
+from tuner.storage.sql import Storage
 from worker.jobs import open_searches, searches
 from worker.jobs import runner as job_runner
 from worker.jobs.heartbeat import Heartbeat
@@ -33,13 +32,6 @@ from worker.jobs.runner import JobRunner
 from worker.jobs.searches import JobSearches
 
 WAIT_S = 60.0
-
-
-@pytest.fixture
-def storage(sqlite_url: str) -> Iterator[Storage]:
-    opened = open_storage(sqlite_url)
-    yield opened
-    opened.close()
 
 
 def together(bed: Bed, lanes: int) -> None:

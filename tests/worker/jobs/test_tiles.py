@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -12,7 +12,7 @@ from tests.serving import register_local
 from tuner.library.dispatcher import Dispatcher
 from tuner.library.package import check_files, dispatcher_of
 from tuner.storage import JobState
-from tuner.storage.sql import Storage, open_storage
+from tuner.storage.sql import Storage
 
 SAPPHIRE_RAPIDS = {"kind": "llvm", "mcpu": "sapphirerapids", "num-cores": 2}
 DTYPES: Mapping[str, tuple[Any, int]] = {
@@ -22,11 +22,9 @@ DTYPES: Mapping[str, tuple[Any, int]] = {
 
 
 @pytest.fixture
-def storage(sqlite_url: str) -> Iterator[Storage]:
-    opened = open_storage(sqlite_url)
-    register_local(opened)
-    yield opened
-    opened.close()
+def storage(storage: Storage) -> Storage:
+    register_local(storage)
+    return storage
 
 
 def library_for(storage: Storage, dtype: Any, most: int) -> Dispatcher:

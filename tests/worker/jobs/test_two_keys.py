@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import pytest
@@ -14,16 +14,9 @@ from tuner.measure.runners.simulated import ANCHOR_S, Faults, Fleet
 from tuner.program.job.jobspec import parse_job
 from tuner.program.target import native
 from tuner.storage import DeviceSpeed, JobState, SpeedState
-from tuner.storage.sql import Storage, open_storage
+from tuner.storage.sql import Storage
 from worker.devices.speeds import DeviceSpeeds
 from worker.jobs.runner import JobRunner
-
-
-@pytest.fixture
-def storage(sqlite_url: str) -> Iterator[Storage]:
-    opened = open_storage(sqlite_url)
-    yield opened
-    opened.close()
 
 
 @dataclass(frozen=True, slots=True)

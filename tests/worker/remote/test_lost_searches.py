@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -18,7 +18,7 @@ from tuner.measure.runners.simulated import Fleet
 from tuner.program.job.jobspec import parse_job
 from tuner.records import MeasureResult
 from tuner.storage import Job, JobState, Lease
-from tuner.storage.sql import Storage, open_storage
+from tuner.storage.sql import Storage
 from worker.jobs.runner import JobRunner
 from worker.jobs.searches import LOSSES
 from worker.remote.actors import SEARCHES_PER_ACTOR, JobActors
@@ -26,13 +26,6 @@ from worker.remote.messages import Answer, Call, FromHost, ToHost
 from worker.remote.search import SearchLost, SearchProcess
 
 TRIALS = 48
-
-
-@pytest.fixture
-def storage(sqlite_url: str) -> Iterator[Storage]:
-    opened = open_storage(sqlite_url)
-    yield opened
-    opened.close()
 
 
 class DyingLink(LocalLink):
