@@ -13,7 +13,8 @@ import httpx
 
 from shapewright.client_base import ClientBase, Turn
 from shapewright.client_jobs import JobRequests
-from shapewright.client_libraries import LibraryRequests
+from shapewright.client_known import KnownRequests
+from shapewright.client_names import NameRequests
 from shapewright.connection import MAX_PROBLEM, open_http, read_whole
 from shapewright.errors import BadDownload, NotAllowed, Refused, ServiceError, ServiceNotFound, ServiceUnreachable
 from shapewright.steps import Call, Each, Item, Open, Pause, Piece, Step, Steps, T, Waiting, Work
@@ -21,7 +22,7 @@ from shapewright.steps import Call, Each, Item, Open, Pause, Piece, Step, Steps,
 __all__ = ["BadDownload", "Client", "NotAllowed", "Refused", "ServiceError", "ServiceNotFound", "ServiceUnreachable"]
 
 
-class Client(ClientBase, JobRequests, LibraryRequests, Waiting):
+class Client(ClientBase, JobRequests, KnownRequests, NameRequests, Waiting):
     """Talks to a service. Every method raises a ``ServiceError`` that says what to do; see ``shapewright.errors``.
 
     ``url`` and ``key`` default to SHAPEWRIGHT_URL and SHAPEWRIGHT_API_KEY, and the key then to the file that

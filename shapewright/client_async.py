@@ -14,13 +14,14 @@ import httpx
 
 from shapewright.client_base import ClientBase, Turn
 from shapewright.client_jobs import JobRequests
-from shapewright.client_libraries import LibraryRequests
+from shapewright.client_known import KnownRequests
+from shapewright.client_names import NameRequests
 from shapewright.connection import MAX_PROBLEM, open_async_http, read_whole_async
 from shapewright.errors import ServiceError
 from shapewright.steps import Awaited, Call, Each, Item, Open, Pause, Piece, Step, Steps, T, Work
 
 
-class AsyncClient(ClientBase, JobRequests, LibraryRequests, Awaited):
+class AsyncClient(ClientBase, JobRequests, KnownRequests, NameRequests, Awaited):
     """``Client`` for asyncio and trio: its methods are awaited, and what it lists is iterated with ``async for``.
 
     A request that is cancelled closes its connection. Close it with ``aclose``, or use it in an ``async with``.

@@ -1,37 +1,45 @@
-"""Requests about jobs, what is known, and records: one definition of each for both kinds of client."""
+"""Requests about jobs and their trials, logs and events: one definition of each for both kinds of client."""
 
 from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import httpx
-
-from shapewright.connection import Fields, read_json
+from shapewright.connection import read_json
 from shapewright.errors import ServiceNotFound, ServiceUnreachable
-from shapewright.queries import WorkloadLike, check_knows_caches, key_of, part, submitted, symbols_text, task_of
+from shapewright.queries import WorkloadLike, key_of, part, submitted
 from shapewright.sse import Frames
-from shapewright.steps import Each, Item, Open, Pause, Piece, Steps, Work, ask, collected, each, request
+from shapewright.steps import (
+    PAGE,
+    STREAM_TIMEOUT,
+    Each,
+    Item,
+    Open,
+    Pause,
+    Piece,
+    Steps,
+    Work,
+    ask,
+    collected,
+    each,
+    items,
+    pieces,
+    request,
+)
 from tuner.errors import InvalidInput
-from tuner.program.job.cache import parse_cache
 from tuner.program.job.task import SearchTask
 from tuner.program.language.workload import JsonObject
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-# An open stream is never silent for longer than 15 s: the service sends comments to keep it alive.
-STREAM_TIMEOUT = httpx.Timeout(45.0, connect=5.0)
-# A service stores what it is sent before it takes more.
-IMPORT_TIMEOUT = httpx.Timeout(120.0, connect=5.0)
 LONGEST_PAUSE_S = 5.0
 END_COMMENT = "end"
 LOG_PAUSE_S = 1.0
 """The pause between two looks for new lines of a log."""
-PAGE = 200
 LATEST = "latest"
 """In place of a job's id: the newest job."""
 CANDIDATES = 10
@@ -210,7 +218,7 @@ class JobRequests:
         """Those trials as a file, in pieces as they arrive: ``form`` csv or parquet, a column for each shape variable
         and each axis of the kernels."""
         params = {"format": form, "task": task, "error": error, "kernel": kernel, "instance": instance, "phase": phase}
-        yield from _pieces(f"/v1/jobs/{part(job_id)}/trials/file", params)
+        yield from pieces(f"/v1/jobs/{part(job_id)}/trials/file", params)
 
     @request
     def trials_dataframe(self, job_id: str, task: int = 0) -> Steps[DataFrame]:
@@ -223,8 +231,8 @@ class JobRequests:
         except ModuleNotFoundError:
             remedy = "pip install pandas; client.trials(job_id) gives the same as dictionaries"
             raise InvalidInput("trials_dataframe", "pandas is not installed", remedy) from None
-        pieces = yield from collected(_pieces(f"/v1/jobs/{part(job_id)}/trials/file", {"task": task}))
-        frame: DataFrame = yield Work(lambda: pandas.read_csv(io.BytesIO(b"".join(pieces)), index_col="seq"))
+        table = yield from collected(pieces(f"/v1/jobs/{part(job_id)}/trials/file", {"task": task}))
+        frame: DataFrame = yield Work(lambda: pandas.read_csv(io.BytesIO(b"".join(table)), index_col="seq"))
         return frame
 
     @request
@@ -264,86 +272,7 @@ class JobRequests:
             yield Pause(pause_s)
             pause_s = min(LONGEST_PAUSE_S, 2 * pause_s)
 
-    @request
-    def devices(self) -> Steps[list[JsonObject]]:
-        """The devices that ever registered."""
-        return (yield from ask("GET", "/v1/devices")).rows("items")
-
-    @request
-    def best(
-        self,
-        workload: WorkloadLike,
-        shape: Mapping[str, int] | str,
-        target: str | None = None,
-        threads: int | None = None,
-        job: str | None = None,
-        *,
-        cache: str | None = None,
-    ) -> Steps[JsonObject]:
-        """The best known micro-kernel for a shape: ``{"match", "kernel", "latency_s", "predicted_latency_s", ...}``.
-
-        The shape is in the shape variables of ``workload`` or, of a key, in the workload's symbols. A search task and
-        a job bring their target, their threads and their caches; others are of the newest target, one thread and warm
-        caches, unless ``cache`` says cold or streamed. With ``job`` only of what that one measured and built.
-        """
-        task = task_of(workload)
-        if task is not None:
-            target = target or (task.target.fingerprint if task.target else None)
-            threads = threads or task.threads
-            cache = cache or task.cache.value
-        cache = None if cache is None else parse_cache(cache).value
-        params = {"shape": symbols_text(workload, shape), "target": target, "threads": threads, "job": job}
-        answer = yield from ask("GET", f"/v1/workloads/{key_of(workload)}/best", params={**params, "cache": cache})
-        check_knows_caches(answer, cache)
-        return answer
-
-    @request
-    def lookup(self, queries: Sequence[Mapping[str, Any]]) -> Steps[list[JsonObject]]:
-        """The best kernel for each of up to 1,000 queries: ``{"best": as of best, "problem": null}``, or the other way
-        round for one that cannot be answered.
-
-        A query is ``{"workload": as in a job, "shape", "target", "threads", "cache", "job"}``, or has a
-        ``workload_key``.
-        """
-        body = {"queries": [dict(query) for query in queries]}
-        return (yield from ask("POST", "/v1/lookup", json=body)).rows("answers")
-
-    @each
-    def export_records(self, workloads: Sequence[WorkloadLike] = ()) -> Each[bytes]:
-        """Every record (of these workloads, if any are named) as JSON lines, in pieces as they arrive."""
-        yield from _pieces("/v1/records", {"workload": [key_of(workload) for workload in workloads]})
-
-    @request
-    def import_records(self, lines: Iterable[bytes]) -> Steps[JsonObject]:
-        """Import what ``export_records`` gave, in pieces of any size: ``{"added", "known"}``.
-
-        Importing twice adds nothing. Imported records decide nothing until the service's own devices measured them.
-        """
-        headers = {"Content-Type": "application/jsonl"}
-        return (yield from ask("POST", "/v1/records", content=iter(lines), headers=headers, timeout=IMPORT_TIMEOUT))
-
-
-def _pieces(path: str, params: Mapping[str, Any]) -> Each[bytes]:
-    """An answer of any length."""
-    yield Open(path, {"params": params, "timeout": STREAM_TIMEOUT})
-    while (piece := (yield Piece())) is not None:
-        yield Item(piece)
-
 
 def _abbreviates(name: str, job_id: str) -> bool:
     begins = job_id.startswith(name) or job_id.removeprefix("job-").startswith(name)
     return begins or (len(name) >= SHORTEST_END and job_id.endswith(name))
-
-
-def items(path: str, limit: int, **params: object) -> Steps[list[JsonObject]]:
-    """The first ``limit`` items of a list that comes in pages."""
-    found: list[JsonObject] = []
-    cursor: str | None = None
-    while len(found) < limit:
-        asked = {**params, "cursor": cursor, "limit": min(PAGE, limit - len(found))}
-        page: Fields = yield from ask("GET", path, params=asked)
-        found += page.rows("items")
-        cursor = page["cursor"]
-        if cursor is None:
-            break
-    return found

@@ -1,4 +1,4 @@
-"""Requests about libraries: which one is served, downloads, and names."""
+"""Requests about libraries: which one is served, and downloads."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from shapewright import download
-from shapewright.client_jobs import PAGE, items
 from shapewright.connection import read_json
 from shapewright.errors import Refused, ServiceNotFound
 from shapewright.queries import (
@@ -20,12 +19,10 @@ from shapewright.queries import (
     library_query,
     part,
     target_named,
-    task_of,
 )
-from shapewright.steps import Call, Steps, Work, ask, request
+from shapewright.steps import PAGE, Call, Steps, Work, ask, items, request
 from tuner.errors import InvalidInput, shown
 from tuner.library.package import MANIFEST
-from tuner.program.job.cache import Cache
 from tuner.program.language.workload import JsonObject
 from tuner.program.target.compatible import other_cores
 
@@ -229,69 +226,6 @@ class LibraryRequests:
             library: Library = yield Work(lambda: library_in(Path(folder)))
             return library
 
-    # -- names ----------------------------------------------------------------------------------------------------
-    @request
-    def promote(
-        self,
-        workload: WorkloadLike,
-        digest: str | None,
-        alias: str,
-        *,
-        target: str | None = None,
-        threads: int | None = None,
-        cache: str | None = None,
-        reason: str = "",
-        at_least_percent: float | None = None,
-    ) -> Steps[JsonObject]:
-        """Give a name to the library of that digest, of which the first digits are enough; None: to the one that is
-        served now, for the target, the threads and the caches.
-
-        With ``at_least_percent`` a later library that is verified and at least so much faster takes it by itself.
-        """
-        if digest is None:
-            asked = library_query(workload, target=target, threads=threads, cache=cache)
-            served = yield from self._served(workload, asked)
-            chosen = served["digest"]
-        else:
-            chosen = yield from self._digest(workload, digest)
-        body = {"digest": chosen, "reason": reason, "at_least_percent": at_least_percent}
-        return (yield from ask("POST", f"/v1/workloads/{key_of(workload)}/aliases/{part(alias)}", json=body))
-
-    @request
-    def roll_back(
-        self,
-        workload: WorkloadLike,
-        alias: str,
-        target: str | None = None,
-        threads: int | None = None,
-        *,
-        cache: str | None = None,
-        reason: str = "",
-    ) -> Steps[JsonObject]:
-        """Give a name back to the library that had it before; its rule ends."""
-        path = f"/v1/workloads/{key_of(workload)}/aliases/{part(alias)}/rollback"
-        params = _place(workload, target, threads, cache)
-        if params["cache"] not in (None, Cache.WARM):
-            for each in (yield from self._aliases(workload, target)):
-                check_knows_caches(each, params["cache"])
-        return (yield from ask("POST", path, params=params, json={"reason": reason}))
-
-    @request
-    def aliases(self, workload: WorkloadLike, target: str | None = None) -> Steps[list[JsonObject]]:
-        """The names of a workload's libraries, each with its library."""
-        return (yield from self._aliases(workload, target))
-
-    def _aliases(self, workload: WorkloadLike, target: str | None) -> Steps[list[JsonObject]]:
-        params = {"target": target}
-        return (yield from ask("GET", f"/v1/workloads/{key_of(workload)}/aliases", params=params)).rows("items")
-
-    @request
-    def promotions(
-        self, workload: WorkloadLike, alias: str | None = None, target: str | None = None, limit: int = PAGE
-    ) -> Steps[list[JsonObject]]:
-        """How names came to stand for libraries, newest first, at most ``limit`` entries."""
-        return (yield from items(f"/v1/workloads/{key_of(workload)}/history", limit, alias=alias, target=target))
-
     @request
     def library_files(self, workload: WorkloadLike, digest: str) -> Steps[dict[str, bytes]]:
         """The files of the library of that digest, by name. Raises BadDownload."""
@@ -321,13 +255,3 @@ def _answer(path: str, asked: JsonObject) -> Steps[JsonObject]:
             raise
         check_knows_caches({}, asked.get("cache"))
     return (yield from ask("POST", path, json={name: value for name, value in asked.items() if name != "cache"}))
-
-
-def _place(workload: WorkloadLike, target: str | None, threads: int | None, cache: str | None) -> JsonObject:
-    """The target, the number of threads and the state of the caches, those of a task or a job where they are not
-    given."""
-    task = task_of(workload)
-    if task is None:
-        return {"target": target, "threads": threads, "cache": cache}
-    own = task.target.fingerprint if task.target else None
-    return {"target": target or own, "threads": threads or task.threads, "cache": cache or task.cache.value}

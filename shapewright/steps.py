@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MethodType
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
@@ -19,6 +19,9 @@ from shapewright.connection import MAX_ANSWER, Fields, read_json
 
 P = ParamSpec("P")
 T = TypeVar("T")
+# An open stream is never silent for longer than 15 s: the service sends comments to keep it alive.
+STREAM_TIMEOUT = httpx.Timeout(45.0, connect=5.0)
+PAGE = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +84,27 @@ def ask(method: str, path: str, **request: Any) -> Steps[Fields]:
         request["params"] = {name: value for name, value in request["params"].items() if value is not None}
     response: httpx.Response = yield Call(method, path, request=request)
     return read_json(response.content, str(response.request.url))
+
+
+def pieces(path: str, params: Mapping[str, Any]) -> Each[bytes]:
+    """An answer of any length."""
+    yield Open(path, {"params": params, "timeout": STREAM_TIMEOUT})
+    while (piece := (yield Piece())) is not None:
+        yield Item(piece)
+
+
+def items(path: str, limit: int, **params: object) -> Steps[list[dict[str, Any]]]:
+    """The first ``limit`` items of a list that comes in pages."""
+    found: list[dict[str, Any]] = []
+    cursor: str | None = None
+    while len(found) < limit:
+        asked = {**params, "cursor": cursor, "limit": min(PAGE, limit - len(found))}
+        page: Fields = yield from ask("GET", path, params=asked)
+        found += page.rows("items")
+        cursor = page["cursor"]
+        if cursor is None:
+            break
+    return found
 
 
 def collected(items: Each[T]) -> Steps[list[T]]:
