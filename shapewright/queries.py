@@ -9,9 +9,10 @@ from typing import Any
 
 from tuner.errors import InvalidInput
 from tuner.program.job.cache import Cache, parse_cache
+from tuner.program.job.instances import parse_shape
 from tuner.program.job.jobspec import parse_job
 from tuner.program.job.range_text import Ranges, check_ranges, format_ranges, parse_ranges
-from tuner.program.job.task import SearchTask, parse_shape
+from tuner.program.job.task import SearchTask
 from tuner.program.language.spans import span_of, span_of_extent, span_to_json
 from tuner.program.language.workload import JsonObject, Workload, format_shape
 from tuner.program.target import Target, native

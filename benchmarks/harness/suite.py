@@ -29,7 +29,8 @@ from tuner.errors import InvalidInput
 from tuner.program.catalogue import OPS
 from tuner.program.job.build import workload_from_json
 from tuner.program.job.documents import read_yaml
-from tuner.program.job.task import SearchTask, parse_instances, parse_shape_vars
+from tuner.program.job.shape_fields import parse_instances, parse_shape_vars
+from tuner.program.job.task import SearchTask
 from tuner.program.language.workload import ShapeVar, Workload
 from tuner.program.target import Target, native
 

@@ -14,11 +14,12 @@ from shapewright.cli.main import cli
 from tuner.program.catalogue import EPILOGUES, OPS, Op
 from tuner.program.job import build, jobspec, layers, webhook
 from tuner.program.job.build import make_workload
+from tuner.program.job.instances import MAX_INSTANCES
 from tuner.program.job.jobspec import parse_job
 from tuner.program.job.policies import DEFAULT_POLICY, POLICIES
 from tuner.program.job.schema import JOB_FIELDS, OPERATOR_FIELDS, PROGRAM_FIELDS
 from tuner.program.job.shape_fields import MAX_VARIABLES
-from tuner.program.job.task import MAX_INSTANCES, MAX_KERNELS, MAX_THREADS
+from tuner.program.job.task import MAX_KERNELS, MAX_THREADS
 from tuner.program.language.dtypes import DTYPES
 from tuner.program.language.workload import Tensor, Workload
 from tuner.program.target import Target

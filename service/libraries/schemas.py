@@ -11,7 +11,7 @@ from service.schemas import FromAttributes, PageOut, fields_of
 from tuner.library.choice import MAX_POINTS
 from tuner.program.job.cache import Cache
 from tuner.program.job.range_text import Ranges, format_ranges
-from tuner.program.job.task import MAX_WEIGHT
+from tuner.program.job.shape_fields import MAX_WEIGHT
 from tuner.program.language.dims import MAX_DIM
 from tuner.program.language.spans import MAX_LISTED, Span, ends, span_from_json
 from tuner.storage import Alternative, LibraryRow, Served

@@ -7,7 +7,7 @@ from pydantic import BaseModel, Field
 from service.lookup.lookups import Query
 from service.workloads.service import fingerprint
 from tuner.program.job.cache import Cache
-from tuner.program.job.task import parse_shape
+from tuner.program.job.instances import parse_shape
 from tuner.storage import LookupScope
 
 

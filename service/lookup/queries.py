@@ -13,7 +13,7 @@ from service.workloads.service import fingerprint
 from tuner.errors import InvalidInput, ShapewrightError, shown
 from tuner.program.job.build import workload_from_json
 from tuner.program.job.cache import Cache, parse_cache
-from tuner.program.job.task import parse_shape
+from tuner.program.job.instances import parse_shape
 from tuner.program.language.dims import MAX_DIM
 from tuner.program.language.effort import limited
 from tuner.program.language.workload import Workload, format_shape

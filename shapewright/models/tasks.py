@@ -13,9 +13,10 @@ from shapewright.models.lifted import Left
 from shapewright.queries import without_usual
 from tuner.errors import InvalidInput
 from tuner.program.job.budget_plan import BudgetPlan
+from tuner.program.job.instances import MAX_INSTANCES
 from tuner.program.job.jobspec import MAX_NAME, parse_budget, without
 from tuner.program.job.layers import MAX_LAYERS, layer_name
-from tuner.program.job.task import MAX_INSTANCES, SearchTask
+from tuner.program.job.task import SearchTask
 from tuner.program.language.ranges import thinned
 from tuner.program.language.shape_vars import JsonObject, ShapeVar, WorkloadInstance
 from tuner.program.language.workload import Workload

@@ -16,7 +16,8 @@ import numpy as np
 
 from tuner.errors import InvalidInput
 from tuner.program.job.cache import Cache
-from tuner.program.job.task import SearchTask, check_shape, parse_shape
+from tuner.program.job.instances import parse_shape
+from tuner.program.job.task import SearchTask, check_shape
 from tuner.program.language.workload import JsonObject
 from tuner.schedule.registry import estimate_s
 from tuner.schedule.space import MicroKernel

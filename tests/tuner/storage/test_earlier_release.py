@@ -17,8 +17,8 @@ from tuner.library.dispatcher import Dispatcher
 from tuner.library.lookup import BestAnswer
 from tuner.library.package import check_files
 from tuner.program.job.build import make_workload
+from tuner.program.job.instances import parse_shape
 from tuner.program.job.jobspec import parse_job
-from tuner.program.job.task import parse_shape
 from tuner.program.language.workload import Workload
 from tuner.records import Phase, settled_latency_s, speed_correction
 from tuner.storage import LookupScope

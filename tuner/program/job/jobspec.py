@@ -13,9 +13,11 @@ from typing import Any, TypeGuard
 
 from tuner.errors import MAX_SHOWN, InvalidInput, did_you_mean, shown
 from tuner.program.job.build import workload_from_json
+from tuner.program.job.instances import MAX_INSTANCES
 from tuner.program.job.layers import check_layers, items_of
 from tuner.program.job.policies import DEFAULT_POLICY, POLICIES
-from tuner.program.job.task import MAX_INSTANCES, SearchTask, parse_instances, parse_shape_vars, parse_target
+from tuner.program.job.shape_fields import parse_instances, parse_shape_vars
+from tuner.program.job.task import SearchTask, parse_target
 from tuner.program.job.webhook import parse_priority, parse_webhook
 from tuner.program.language.effort import limited
 from tuner.program.language.workload import JsonObject, ShapeVar, Workload, WorkloadInstance

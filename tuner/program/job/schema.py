@@ -12,9 +12,10 @@ from typing import Any
 
 from tuner.program.catalogue import EPILOGUES, OPS, Op
 from tuner.program.job.cache import CACHES, Cache
+from tuner.program.job.instances import MAX_INSTANCES
 from tuner.program.job.jobspec import MAX_COUNT, MAX_NAME, MAX_TASKS, MAX_TRIALS
 from tuner.program.job.policies import DEFAULT_POLICY, POLICIES
-from tuner.program.job.task import MAX_INSTANCES, MAX_KERNELS, MAX_THREADS
+from tuner.program.job.task import MAX_KERNELS, MAX_THREADS
 from tuner.program.job.webhook import MAX_PRIORITY, MAX_URL
 from tuner.program.language.dtypes import DTYPES
 from tuner.program.target import READERS

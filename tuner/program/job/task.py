@@ -2,55 +2,31 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
-from tuner.errors import MAX_SHOWN, InvalidInput, shown
+from tuner.errors import InvalidInput, shown
 from tuner.program.catalogue import Op
 from tuner.program.job.build import ProgramOp, make_workload, workload_from_stored
 from tuner.program.job.cache import Cache, parse_cache
-from tuner.program.job.shape_fields import (
-    MAX_WEIGHT,
-    WEIGHTS,
-    is_weight,
-    parse_instances,
-    parse_shape_vars,
-)
+from tuner.program.job.instances import MAX_INSTANCES, checked_instances, default_instances, merged_instances
+from tuner.program.job.shape_fields import parse_instances, parse_shape_vars
 from tuner.program.language.dims import DimLike
-from tuner.program.language.effort import spend
 from tuner.program.language.ranges import (
     check_bounds,
     check_sizes,
     check_variables,
     largest_dims,
-    scattered,
     shapes_of,
-    thinned,
 )
 from tuner.program.language.workload import JsonObject, ShapeVar, Workload, WorkloadInstance, format_shape
 from tuner.program.target import Target
 from tuner.program.target.rates import TYPICAL, Rates
 
-__all__ = [
-    "MAX_INSTANCES",
-    "MAX_WEIGHT",
-    "SearchTask",
-    "check_shape",
-    "default_instances",
-    "parse_instances",
-    "parse_shape",
-    "parse_shape_vars",
-    "parse_target",
-]
-
-MAX_INSTANCES = 256
 MAX_KERNELS = 64
 MAX_THREADS = 1024
-DEFAULT_INSTANCES = 8
-SCATTERED_INSTANCES = 12
 FAR = 2.0
 """How many times as large as the least shape every instance must be for that one to be searched for, too."""
 MIN_SHAPE_WEIGHT = 0.25
@@ -97,7 +73,7 @@ class SearchTask:
         check_sizes(workload, variables)
         check_bounds(workload, variables)
         given = default_instances(variables) if instances is None else instances
-        checked = _checked_instances(variables, given, weights)
+        checked = checked_instances(variables, given, weights)
         self._set(workload, variables, checked, target, threads, max_kernels, cache)
 
     def _set(
@@ -114,7 +90,7 @@ class SearchTask:
         _check_count("max_kernels", max_kernels, 1, MAX_KERNELS)
         object.__setattr__(self, "workload", workload)
         object.__setattr__(self, "shape_vars", shape_vars)
-        object.__setattr__(self, "instances", _merged(workload, instances))
+        object.__setattr__(self, "instances", merged_instances(workload, instances))
         object.__setattr__(self, "target", _with_threads(parse_target(target), threads))
         object.__setattr__(self, "threads", threads)
         object.__setattr__(self, "max_kernels", max_kernels)
@@ -219,7 +195,7 @@ class SearchTask:
         task._set(
             workload,
             variables,
-            _checked_instances(variables, default_instances(variables) if given is None else given, None),
+            checked_instances(variables, default_instances(variables) if given is None else given, None),
             data.get("target", "native"),
             data.get("threads", 1),
             data.get("max_kernels", 8),
@@ -227,94 +203,6 @@ class SearchTask:
             data.get("cache", Cache.WARM),
         )
         return task
-
-
-def default_instances(variables: Sequence[ShapeVar]) -> list[dict[str, int]]:
-    """Spread over the range, evenly in each variable, the extremes included.
-
-    A grid of up to two variables. A grid of more has nothing but corners, and ever more of them: see ``scattered``.
-    """
-    if len(variables) > 2:
-        return scattered(variables, SCATTERED_INSTANCES)
-    per_var = max(2, round(DEFAULT_INSTANCES ** (1 / max(1, len(variables)))))
-    grids = [thinned(var.values, per_var) for var in variables]
-    names = [var.name for var in variables]
-    return [dict(zip(names, point, strict=True)) for point in itertools.product(*grids)]
-
-
-def _checked_instances(
-    variables: tuple[ShapeVar, ...],
-    given: Sequence[int | Mapping[str, int] | WorkloadInstance],
-    weights: Sequence[float] | None,
-) -> tuple[WorkloadInstance, ...]:
-    if not 0 < len(given) <= MAX_INSTANCES:
-        raise InvalidInput("instances", f"{len(given)} instances", f"give 1 to {MAX_INSTANCES}")
-    if weights is not None and len(weights) != len(given):
-        raise InvalidInput("weights", f"{len(weights)} weights for {len(given)} instances", "one for each")
-    spend(len(given) * (2 + len(variables)))
-    result: dict[tuple[tuple[str, int], ...], WorkloadInstance] = {}
-    for index, item in enumerate(given):
-        instance = _instance(variables, item, index, None if weights is None else weights[index])
-        if instance.values in result:
-            raise InvalidInput(f"instances[{index}]", f"{instance} is given twice", "each shape once")
-        result[instance.values] = instance
-    if not any(instance.weight for instance in result.values()):
-        raise InvalidInput("instances", "every weight is 0", "at least one above 0")
-    return tuple(result.values())
-
-
-def _merged(workload: Workload, instances: Sequence[WorkloadInstance]) -> tuple[WorkloadInstance, ...]:
-    """Instances of the same sizes (T=4 and T=5 of ``T//2``) as one: the first of them, with all their weights."""
-    spend(len(instances) * (1 + 4 * len(workload.symbols)))
-    merged: dict[tuple[int, ...], WorkloadInstance] = {}
-    for instance in instances:
-        dims = tuple(workload.dims(instance.shape).values())
-        first = merged.setdefault(dims, instance)
-        if first is not instance:
-            weight = min(first.weight + instance.weight, MAX_WEIGHT)
-            merged[dims] = WorkloadInstance(first.values, weight)
-    return tuple(merged.values())
-
-
-def _instance(
-    variables: tuple[ShapeVar, ...], item: int | Mapping[str, int] | WorkloadInstance, index: int, weight: float | None
-) -> WorkloadInstance:
-    field = f"instances[{index}]"
-    if isinstance(item, WorkloadInstance):
-        values, weight = item.shape, item.weight if weight is None else weight
-    elif isinstance(item, Mapping):
-        values = dict(item)
-    elif len(variables) == 1:
-        values = {variables[0].name: item}
-    else:
-        problem = f"{shown(item)} does not say which variable it is for"
-        raise InvalidInput(field, problem, "give a mapping of all variables")
-    weight = 1.0 if weight is None else weight
-    if not is_weight(weight):
-        raise InvalidInput(f"{field}.weight", f"{shown(weight)} is not a weight", WEIGHTS)
-    names = {var.name for var in variables}
-    if set(values) != names:
-        given = ", ".join(sorted(map(str, values))) or "nothing"
-        given = given if len(given) <= 2 * MAX_SHOWN else f"{given[: 2 * MAX_SHOWN]}..."
-        raise InvalidInput(field, f"gives {given}", f"give a value for each of: {', '.join(sorted(names)) or '(none)'}")
-    for var in variables:
-        value = values[var.name]
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise InvalidInput(f"{field}.{var.name}", f"{shown(value)} is not an integer", "a value of the range")
-        if not var.takes(value):
-            raise InvalidInput(f"{field}.{var.name}", f"{value} is outside the range", _range_text(var))
-    return WorkloadInstance.of(values, weight)
-
-
-def parse_shape(text: str) -> dict[str, int]:
-    """``T=37,S=4`` as a mapping. Raises InvalidInput on field ``shape``."""
-    result: dict[str, int] = {}
-    for part in filter(None, (piece.strip() for piece in text.split(","))):
-        name, _, value = (piece.strip() for piece in part.partition("="))
-        if not name.isidentifier() or not value.isdecimal() or len(value) > 18 or name in result:
-            raise InvalidInput("shape", f"{part!r} does not give one variable a size", "as in T=37,S=4")
-        result[name] = int(value)
-    return result
 
 
 def check_shape(task: SearchTask, shape: Mapping[str, int]) -> None:
@@ -326,13 +214,6 @@ def check_shape(task: SearchTask, shape: Mapping[str, int]) -> None:
         if size < 0:
             expr = task.workload.symbol_exprs[symbol]
             raise InvalidInput("shape", f"{format_shape(shape)} makes {expr} {size}", "extents are 0 or more")
-
-
-def _range_text(var: ShapeVar) -> str:
-    if isinstance(var.values, range):
-        steps = f" in steps of {var.values.step}" if var.values.step > 1 else ""
-        return f"{var.name} runs from {var.min} to {var.max}{steps}"
-    return f"{var.name} is one of {', '.join(map(str, var.values[:20]))}"
 
 
 def _check_count(field: str, value: object, low: int, high: int) -> None:

@@ -14,7 +14,8 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, Text, bindparam, cast, select
 
-from tuner.program.job.task import SearchTask, check_shape, parse_shape
+from tuner.program.job.instances import parse_shape
+from tuner.program.job.task import SearchTask, check_shape
 from tuner.program.language.workload import JsonObject, Workload, WorkloadInstance, format_shape
 from tuner.storage.errors import CorruptData, reading
 from tuner.storage.sql.schema import search_tasks

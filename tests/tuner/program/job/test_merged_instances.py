@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tuner.program.job.task import MAX_WEIGHT, SearchTask
+from tuner.program.job.shape_fields import MAX_WEIGHT
+from tuner.program.job.task import SearchTask
 from tuner.program.language.workload import ShapeVar
 
 T, S = (ShapeVar(name, range(1, 65)) for name in "TS")

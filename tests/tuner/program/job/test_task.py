@@ -13,15 +13,9 @@ from hypothesis import strategies as st
 from tests.tuner.strategies import tasks
 from tuner.errors import InvalidInput
 from tuner.program.job.build import make_workload
-from tuner.program.job.task import (
-    MAX_INSTANCES,
-    SearchTask,
-    check_shape,
-    default_instances,
-    parse_instances,
-    parse_shape,
-    parse_shape_vars,
-)
+from tuner.program.job.instances import MAX_INSTANCES, default_instances, parse_shape
+from tuner.program.job.shape_fields import parse_instances, parse_shape_vars
+from tuner.program.job.task import SearchTask, check_shape
 from tuner.program.language.ranges import shapes_of
 from tuner.program.language.workload import ShapeVar, WorkloadInstance, format_shape
 from tuner.program.target import Target, native
