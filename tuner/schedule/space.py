@@ -9,6 +9,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from tuner.errors import IllegalKernel
@@ -135,10 +136,22 @@ class SearchSpace:
         for axis in self.axes:
             if chosen[axis.name] not in axis.choices:
                 raise IllegalKernel(f"{axis.name}={chosen[axis.name]} is not one of {axis.choices}")
-        kept = (axis for axis in self.axes if not (axis.is_optional and chosen[axis.name] == DEFAULT_CHOICE))
-        kernel = MicroKernel(self.rule, self.rule_version, tuple((axis.name, chosen[axis.name]) for axis in kept))
+        for name, added in self._added.items():
+            if chosen[name] == added:
+                del chosen[name]
+        kernel = MicroKernel(self.rule, self.rule_version, tuple(chosen.items()))
         self.check(kernel)
         return kernel
+
+    @cached_property
+    def _added(self) -> dict[str, int]:
+        """What the values of a kernel leave out."""
+        return {axis.name: DEFAULT_CHOICE for axis in self.axes if axis.is_optional}
+
+    @cached_property
+    def _bounds(self) -> list[int]:
+        """The number of choices of each axis."""
+        return [len(axis.choices) for axis in self.axes]
 
     def has_axes_of(self, kernel: MicroKernel) -> bool:
         """Whether a kernel has a value for each axis, and for no other: a file may hold kernels of a later release."""
@@ -151,7 +164,7 @@ class SearchSpace:
         return self._chosen(dict(kernel.values))
 
     def _chosen(self, values: Mapping[str, int]) -> dict[str, int]:
-        chosen = {**{axis.name: DEFAULT_CHOICE for axis in self.axes if axis.is_optional}, **values}
+        chosen = {**self._added, **values}
         return {axis.name: chosen[axis.name] for axis in self.axes}
 
     def legal(self, values: Mapping[str, int]) -> MicroKernel | None:
@@ -176,7 +189,8 @@ class SearchSpace:
     def sample(self, rng: np.random.Generator) -> MicroKernel:
         """A legal micro-kernel, each point as likely as any other."""
         for _ in range(100_000):
-            values = {axis.name: axis.choices[int(rng.integers(len(axis.choices)))] for axis in self.axes}
+            drawn = zip(self.axes, rng.integers(self._bounds).tolist(), strict=True)
+            values = {axis.name: axis.choices[index] for axis, index in drawn}
             if (kernel := self.legal(values)) is not None:
                 return kernel
         raise IllegalKernel("no legal micro-kernel found in 100,000 draws: the limits exclude the space")
