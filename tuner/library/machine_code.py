@@ -11,7 +11,8 @@ import platform
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -94,13 +95,13 @@ def linked(objects: Sequence[bytes], target: Target, aliases: Mapping[str, str])
     MachineFailed or OSError where no code could be linked.
     """
     options = ["-Bsymbolic", *(f"--defsym={name}={symbol}" for name, symbol in aliases.items())]
-    linker, prefix = _linker(target)
+    linker = _linker(target)
     with tempfile.TemporaryDirectory(prefix="shapewright-link-") as folder:
         paths = [Path(folder) / f"{number}.o" for number in range(len(objects))]
         for path, content in zip(paths, objects, strict=True):
             path.write_bytes(content)
         output = Path(folder) / "library.so"
-        _link([*linker, *(prefix + option for option in options)], linker, output, paths)
+        _link(linker, options, output, paths)
         return output.read_bytes()
 
 
@@ -121,11 +122,25 @@ def _is_foreign(target: Target) -> bool:
     return target.architecture != platform.machine()
 
 
-def _linker(target: Target) -> tuple[list[str], str]:
-    """The command that links for a target, and what an option of the linker begins with there. Raises NoLinker."""
+@dataclass(frozen=True)
+class _Linker:
+    """What links for a target. ``prefix``: what an option of it begins with."""
+
+    command: tuple[str, ...]
+    prefix: str = ""
+    libraries: tuple[str, ...] = ()
+
+    def line(self, options: Iterable[str], output: Path, objects: Iterable[Path]) -> list[str]:
+        own = (self.prefix + option for option in options)
+        return [*self.command, *own, "-o", str(output), *map(str, objects), *self.libraries]
+
+
+def _linker(target: Target) -> _Linker:
+    """Raises NoLinker."""
     if _is_foreign(target):
-        return [linker_for(target.architecture), "-shared"], ""
-    return [c_compiler(), "-shared", "-fPIC"], "-Wl,"
+        return _Linker((linker_for(target.architecture), "-shared"))
+    # A compiler's driver adds libraries of its own: to read that of C++ takes longer than all the rest.
+    return _Linker((c_compiler(), "-shared", "-fPIC", "-nostdlib"), "-Wl,", ("-lm", "-lc", "-lgcc"))
 
 
 def c_compiler() -> str:
@@ -136,10 +151,11 @@ def c_compiler() -> str:
     return str(compiler)
 
 
-def _link(command: Sequence[str], linker: Sequence[str], output: Path, objects: Sequence[Path]) -> None:
-    """Run ``command``, which is ``linker`` with options. Raises LinkFailed, MachineFailed."""
+def _link(linker: _Linker, options: Sequence[str], output: Path, objects: Sequence[Path]) -> None:
+    """Raises LinkFailed, MachineFailed."""
+    line = linker.line(options, output, objects)
     for _ in range(LINK_TRIES):
-        problem = _problem_of(command, output, objects)
+        problem = _problem_of(line)
         if problem is None:
             return
     why = _problem_of_machine(linker, output, objects)
@@ -148,20 +164,19 @@ def _link(command: Sequence[str], linker: Sequence[str], output: Path, objects: 
     raise LinkFailed(problem)
 
 
-def _problem_of(command: Sequence[str], output: Path, objects: Sequence[Path]) -> str | None:
+def _problem_of(line: Sequence[str]) -> str | None:
     """Why a linker did not do it; None if it did. Raises MachineFailed if it cannot be started, or was killed."""
-    line = [*command, "-o", str(output), *map(str, objects)]
     try:
         done = subprocess.run(line, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     except OSError as error:
-        raise MachineFailed(f"{command[0]} cannot be started: {error.strerror}") from error
+        raise MachineFailed(f"{line[0]} cannot be started: {error.strerror}") from error
     if not done.returncode:
         return None
     said = done.stdout.decode(errors="replace").strip()[-2000:]
-    return f"{command[0]} failed (exit status {done.returncode}): {said}"
+    return f"{line[0]} failed (exit status {done.returncode}): {said}"
 
 
-def _problem_of_machine(linker: Sequence[str], output: Path, objects: Sequence[Path]) -> str | None:
+def _problem_of_machine(linker: _Linker, output: Path, objects: Sequence[Path]) -> str | None:
     """Why ``linker`` would fail here over any code: there is no room, or it cannot even link the first object without
     the others. None if it would not."""
     try:
@@ -171,4 +186,4 @@ def _problem_of_machine(linker: Sequence[str], output: Path, objects: Sequence[P
             os.fsync(file.fileno())
     except OSError as error:
         return str(error)
-    return _problem_of(linker, output, objects[:1])
+    return _problem_of(linker.line((), output, objects[:1]))

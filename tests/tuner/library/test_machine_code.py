@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import re
+import subprocess
+from pathlib import Path
 
 import pytest
 
-from tests.compiled import assembly
+from tests.compiled import assembly, small_kernel
+from tests.contract.rule_samples import SAMPLES, sample_task
+from tuner.library.codegen import compile_candidate
 from tuner.library.machine_code import tvm_target
 from tuner.program.job.build import workload_from_json
 from tuner.program.job.task import SearchTask
-from tuner.program.target import Target
+from tuner.program.target import Target, native
 from tuner.schedule import default_kernel
 
 UNNAMED = re.compile(
@@ -51,3 +55,13 @@ def test_features_that_no_target_names_are_left_out(mcpu: str, left_out: set[str
 @pytest.mark.parametrize("mcpu", ["x86-64-v3", "icelake-server", "neoverse-n1"])
 def test_other_targets_are_left_alone(mcpu: str) -> None:
     assert "mattr" not in tvm_target(target(mcpu)).attrs
+
+
+def test_a_library_needs_c_and_nothing_of_c_plus_plus(tmp_path: Path) -> None:
+    """And calls of it the functions that were there when it was linked."""
+    task = sample_task(SAMPLES["row_reduction"]["softmax-float64"], native(), 1)
+    (tmp_path / "library.so").write_bytes(compile_candidate(task, small_kernel(task)).binary)
+    read = ["objdump", "--private-headers", "--dynamic-syms", "library.so"]
+    said = subprocess.run(read, cwd=tmp_path, check=True, capture_output=True, text=True).stdout
+    assert {"libm.so.6"} <= set(re.findall(r"NEEDED +(\S+)", said)) <= {"libm.so.6", "libc.so.6"}
+    assert re.search(r"\*UND\*.*GLIBC_[\d.]+\)? +exp$", said, re.MULTILINE)
