@@ -51,6 +51,10 @@ def loaded(binary: bytes) -> Call:
     return lambda operands: entry(*map(tensor_of, operands))
 
 
+# Half of what a small library costs is to optimise its dispatcher: twenty checks and messages for each operand. That
+# of libraries that builders make, in processes of their own, is as it is served.
+codegen.ENTRY_LEVEL = 0
+
 MXCSR, DENORMAL = 7, 2
 """The word of an x86-64 environment of floating point, and its bit, that say that an operand was denormal."""
 UNROLLED = ("mr", "nv", "ev", "ku", "acc", "rows")

@@ -39,6 +39,8 @@ LOWERING = "shapewright"
 """The name that TVM knows our passes by."""
 SYMBOL = "shapewright.symbol"
 """The attribute of a function that names it to other objects."""
+ENTRY_LEVEL: int | None = None
+"""How much LLVM optimises ENTRY, see ``tvm_target``."""
 ENTRIES = 64
 """Compiled entries of candidates that a process keeps: one for each workload, target and packed layout."""
 
@@ -88,9 +90,9 @@ def module_of(task: SearchTask, kernels: Sequence[MicroKernel], tree: Tree) -> A
     return module
 
 
-def compiled(task: SearchTask, module: Any) -> Any:
-    """What ``tvm.compile`` makes of ``module`` for the task's target."""
-    return tvm.compile(module, target=tvm_target(task.known_target), tir_pipeline=LOWERING)
+def compiled(task: SearchTask, module: Any, level: int | None = None) -> Any:
+    """What ``tvm.compile`` makes of ``module`` for the task's target. ``level``: see ``tvm_target``."""
+    return tvm.compile(module, target=tvm_target(task.known_target, level), tir_pipeline=LOWERING)
 
 
 def module_json(module: Any) -> str:
@@ -183,7 +185,7 @@ def _compiled_entry(entry: _EntryOf, count: int, tree: Tree) -> bytes:
         return tirx.call_extern("int32", _name(index), *passed)
 
     module = tvm.IRModule({ENTRY: _entry(entry.task, entry.layouts, call, tree)})
-    return object_code(compiled(entry.task, module))
+    return object_code(compiled(entry.task, module, ENTRY_LEVEL))
 
 
 CallKernel = Callable[[int, Sequence[Any]], Any]

@@ -58,15 +58,17 @@ class LinkFailed(ShapewrightError):
     """A linker that links other code refuses these objects."""
 
 
-def tvm_target(target: Target) -> Any:
-    """The target as TVM describes it."""
+def tvm_target(target: Target, level: int | None = None) -> Any:
+    """The target as TVM describes it. ``level``: how much LLVM optimises, from 0 to 3; None for as much as it can."""
     cpu = {"kind": target.kind, "mcpu": target.mcpu}
     if _is_foreign(target):
         cpu["mtriple"] = TRIPLES[target.architecture]
     known = features_of(target.mcpu)
     changed = [LLVM_FEATURES[name] for name in target.hardware.features if name in LLVM_FEATURES and name not in known]
     changed += _without_unnamed(**cpu)
-    return tvm.target.Target({**cpu, "num-cores": target.hardware.cores, **({"mattr": changed} if changed else {})})
+    more = {"mattr": changed} if changed else {}
+    optimised = {} if level is None else {"opt-level": level}
+    return tvm.target.Target({**cpu, "num-cores": target.hardware.cores, **more, **optimised})
 
 
 @cache

@@ -15,6 +15,7 @@ from tests.measuring import PAST_THE_END, kernel, program
 from tests.measuring import TASK as C_TASK
 from tests.shares import every, spread
 from tuner.errors import IllegalKernel
+from tuner.library import codegen
 from tuner.library.codegen import compile_candidate, link, module_json, module_of, object_of, toolchain
 from tuner.library.dispatcher import Leaf, Node, Tree, bounded, choose, feature
 from tuner.library.fitting import features_of
@@ -32,6 +33,13 @@ T = ShapeVar("T", range(0, 301))
 NATIVE = native()
 AVX2 = Target.from_json({"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 2})
 ROWS = (0, 1, 2, 5, 13, 31, 64, 257)
+
+
+@pytest.fixture(autouse=True)
+def as_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dispatchers are optimised here, as in what users get."""
+    codegen._compiled_entry.cache_clear()
+    monkeypatch.setattr(codegen, "ENTRY_LEVEL", None)
 
 
 def task_of(op: str, m: DimLike, n: DimLike, k: DimLike, target: Target = NATIVE, **fields: Any) -> SearchTask:

@@ -87,7 +87,7 @@ def _entry_object(workload: Workload, layouts: Mapping[str, Layout], tree: Tree,
         I.evaluate(tirx.call_cpacked(LAUNCH, *passed, codegen.chosen(tree, dims)))
 
     module = tvm.IRModule({ENTRY: codegen.entry_function(workload, layouts, write)})
-    gpu = tvm.target.Target({"kind": "cuda", "arch": target.mcpu}, host=tvm_target(host))
+    gpu = tvm.target.Target({"kind": "cuda", "arch": target.mcpu}, host=tvm_target(host, codegen.ENTRY_LEVEL))
     return object_code(tvm.compile(module, target=gpu, tir_pipeline=LOWERING))
 
 
