@@ -84,7 +84,7 @@ def task_of(data: Mapping[str, Any], target: Target | None = None, threads: int 
 def kernel_of(task: SearchTask, group: int, **values: int) -> MicroKernel:
     """The shortest of some that multiply so many steps at once."""
     space, random = RULE.space(task), np.random.default_rng(0)
-    drawn = (space.legal({**space.values_of(space.sample(random)), **values, "group": group}) for _ in range(4000))
+    drawn = (space.legal({**space.values_of(space.sample(random)), **values, "group": group}) for _ in range(1000))
     return shortest(kernel for kernel in drawn if kernel is not None and kernel.get("group") == group)
 
 
