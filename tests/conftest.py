@@ -18,7 +18,7 @@ from hypothesis import settings
 
 from tests.databases import Databases, alone, server_of_the_run
 from tests.gpus import compile_driver, process_with_gpus
-from tests.statements import engine_that_shares, insertion_that_shares
+from tests.statements import engine_that_shares, insertion_that_shares, set_up_unhurriedly
 from tuner.storage.sql import Storage, _rows, engine, open_storage, upgrade
 
 if TYPE_CHECKING:
@@ -47,7 +47,16 @@ def pytest_collection() -> Generator[None, object, object]:
 def _statements_are_compiled_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine, "create_engine", engine_that_shares)
+        patch.setattr(engine, "_set_up_sqlite", set_up_unhurriedly)
         patch.setattr(_rows, "_insertion", insertion_that_shares)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _nothing_waits_for_a_disk() -> Iterator[None]:
+    """Libraries are written by the thousand, and none of them outlives a power cut."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _: None)
         yield
 
 

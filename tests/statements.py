@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import Dialect, Engine, Table, create_engine
 
-from tuner.storage.sql import _rows
+from tuner.storage.sql import _rows, engine
 
 MOST = 3_000
 """Of one kind of database. The statements of the storage are some hundreds; those with lists of values are more."""
@@ -42,6 +42,16 @@ _STATEMENTS = Statements()
 def engine_that_shares(url: Any, **options: Any) -> Engine:
     """``create_engine``, for engines that share what they have compiled."""
     return create_engine(url, execution_options={"compiled_cache": _STATEMENTS}, **options)
+
+
+_set_up_sqlite = engine._set_up_sqlite
+
+
+def set_up_unhurriedly(connection: Any, record: object) -> None:
+    """What the storage sets up on each connection of SQLite, but for the wait for the disk at each commit: the files of
+    a test outlive no power cut."""
+    _set_up_sqlite(connection, record)
+    connection.execute("PRAGMA synchronous = OFF")
 
 
 _dialects: dict[str, Dialect] = {}
