@@ -108,7 +108,7 @@ class Searched:
         told: Any = SimpleNamespace(update=lambda results: None, at_speed=lambda anchor_s: None, interval_coverage=None)
         tracker = BudgetTracker(Budget(128, 60.0), clock=lambda: 0.0)
         unused: Any = None
-        context = SearchContext(self.task, unused, told, told, unused, tracker)
+        context = SearchContext(self.task, unused, told, told, unused, tracker, unused)
         trials = Trials(context, self.baselines)
         for batch in batches:
             results = [self._result(*reading) for reading in batch]

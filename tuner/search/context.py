@@ -13,6 +13,7 @@ from tuner.search.budget import BudgetTracker
 from tuner.search.cost_model import CostModel
 from tuner.search.policy import SearchPolicy
 from tuner.search.reuse import NOTHING, Knowledge
+from tuner.search.stopping import Stopping
 from tuner.search.summary import SearchSummary
 from tuner.storage import NewEvent
 
@@ -81,3 +82,4 @@ class SearchContext:
     policy: SearchPolicy
     builds: KeptBuilds
     budget: BudgetTracker
+    stop: Stopping

@@ -15,8 +15,9 @@ from tuner.program.job.task import SearchTask
 from tuner.search.budget import COMPARE_S
 from tuner.search.comparison import Times, ratio_of, times_of, turns_request
 from tuner.search.context import SearchContext
+from tuner.search.stopping import Cancelled
 from tuner.search.summary import Stage
-from tuner.search.trials import Cancelled, Trials
+from tuner.search.trials import Trials
 from tuner.search.verdict import DEFAULT, NUMPY, FinalComparison
 
 OURS = "library"
@@ -30,18 +31,18 @@ def compare_at_the_end(
     """The final comparison of a search, within what is left of its seconds; None where it cannot be said, which the
     log tells. Raises DeviceLost, Cancelled, Finishing."""
     budget = context.budget.budget
-    if budget.trials == 0 or trials.is_finishing:
+    if budget.trials == 0 or context.stop.is_finishing:
         return None
     limit_s = COMPARE_S
     if budget.seconds is not None:
-        limit_s = min(COMPARE_S, max(LATE_SHARE * budget.seconds, trials.ends_in_s))
+        limit_s = min(COMPARE_S, max(LATE_SHARE * budget.seconds, context.stop.ends_in_s))
     trials.report_progress(Stage.COMPARE)
     own = tuple(BuildResult(dispatcher.kernel_for(each.shape), binary, 0.0) for each in context.task.instances)
     rivals = Rivals(own, _default_builds(context, trials, dispatcher))
     try:
         found = final_comparison(
             context.task, context.tools.runner, rivals, limit_s=limit_s, anchors_s=trials.anchors_s,
-            interrupted=trials.is_stopping,
+            interrupted=context.stop.is_due,
         )  # fmt: skip
         if found is None:
             trials.log(f"the library is not compared: {limit_s:.3g} s are too short to take {LEAST_TURNS} turns")
@@ -51,7 +52,7 @@ def compare_at_the_end(
         trials.log(f"the library is not compared with the default and NumPy: {error}")
         return None
     except Interrupted:
-        trials.check_stop()
+        context.stop.check()
         raise Cancelled from None
     return found
 

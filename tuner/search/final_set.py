@@ -20,8 +20,9 @@ from tuner.search.context import SearchContext
 from tuner.search.final_comparison import compare_at_the_end
 from tuner.search.finalists import Finalists
 from tuner.search.forecast import SAMPLE_WORK, Forecast
+from tuner.search.stopping import Cancelled
 from tuner.search.summary import SearchSummary, Stage
-from tuner.search.trials import Cancelled, Trials
+from tuner.search.trials import Trials
 from tuner.search.verdict import DEFAULT, FinalComparison, Verdict
 from tuner.search.verification import verified_at
 
@@ -53,7 +54,7 @@ class FinalSet:
 
     def __init__(self, context: SearchContext, trials: Trials, theory: Sequence[MicroKernel]) -> None:
         task = context.task
-        self._context = context
+        self._context, self._stop = context, context.stop
         self._task, self._searched, self._model = task, task.with_least_shape(), context.model
         self._builds, self._runner, self._budget = context.builds, context.tools.runner, context.budget
         self._trials, self._measured = trials, trials.measured
@@ -157,7 +158,7 @@ class FinalSet:
         """
         trials = self._trials
         for attempt in range(VERIFY_ROUNDS):
-            trials.check_stop()
+            self._stop.check()
             kernels, wrong = self._built_set()
             if not wrong:
                 later_s = self._verify_reserve_s() + self._forecast.link_s(kernels) + self._budget.compare_seconds
@@ -187,15 +188,15 @@ class FinalSet:
 
     def _left_s(self, later_s: float) -> float:
         """Seconds of the budget but for what comes later. Raises Cancelled, Finishing."""
-        self._trials.check_stop()
-        return self._trials.ends_in_s - later_s
+        self._stop.check()
+        return self._stop.ends_in_s - later_s
 
     def only_compiled(self, kernels: Sequence[MicroKernel]) -> None:
         """Compile kernels, and choose from those that the compiler does not refuse. Raises VerificationFailed where it
         refuses all, Cancelled, Finishing, BuilderLost."""
         trials, built, problem = self._trials, list[MicroKernel](), ""
         for first in range(0, len(kernels), COMPILED_AT_ONCE):
-            trials.check_stop()
+            self._stop.check()
             trials.report_progress(Stage.BUILD, first, len(kernels))
             for build in self._builds.build(kernels[first : first + COMPILED_AT_ONCE]):
                 if build.binary is None:
@@ -228,7 +229,7 @@ class FinalSet:
         kernels, failed = self._affordable_set(), list[MeasureResult]()
         at_once = max(1, self._builds.beside)
         while not failed and (missing := [kernel for kernel in kernels if not self._builds.has(kernel)]):
-            self._trials.check_stop()
+            self._stop.check()
             self._trials.report_progress(Stage.BUILD, len(kernels) - len(missing), len(kernels))
             for build in self._builds.build(missing[:at_once]):
                 self._trials.has_built(build.kernel, build.build_s)
@@ -254,7 +255,7 @@ class FinalSet:
     def _is_affordable(self, kernels: Sequence[MicroKernel]) -> bool:
         """Whether what is not built of these can be; a library of what is built can be linked at any time."""
         build_s = self._forecast.build_s(kernels)
-        return not build_s or build_s + self._forecast.link_s(kernels) <= self._trials.ends_in_s
+        return not build_s or build_s + self._forecast.link_s(kernels) <= self._stop.ends_in_s
 
     def _verify(self, dispatcher: Dispatcher, files: LibraryFiles) -> list[MeasureResult]:
         """Verify the library at many shapes, as many as there is time for but for the floor; a failed trial for each of
@@ -267,7 +268,7 @@ class FinalSet:
             self._trials.report_progress(Stage.VERIFY, done, len(at.all))
             some = self._next_dims(todo, least=at.least - done, floor=len(at.floor) - done)
             if not some:
-                self._trials.check_stop()
+                self._stop.check()
                 self._trials.log(f"verified at {done} of {len(at.all)} shapes: the seconds are over")
                 break
             try:
@@ -283,7 +284,7 @@ class FinalSet:
     def _next_dims(self, todo: Sequence[Mapping[str, int]], *, least: int, floor: int) -> list[Mapping[str, int]]:
         """The next shapes to verify, which take about TURN_S. Those that there is no time for are left out: the first
         ``floor`` have OVER_SHARE of the seconds more, and the first ``least`` are never left out."""
-        has_to, left_s = least > 0, self._trials.ends_in_s
+        has_to, left_s = least > 0, self._stop.ends_in_s
         if floor > 0:
             left_s += OVER_SHARE * self._budget.whole_seconds
         most_s = TURN_S if has_to else min(TURN_S, left_s)
@@ -295,12 +296,12 @@ class FinalSet:
 
     def _verify_at(self, build: BuildResult, dims: Sequence[Mapping[str, int]]) -> list[tuple[Mapping[str, int], str]]:
         """What is wrong at these values of the symbols. Raises Cancelled, Finishing."""
-        self._trials.check_stop()
+        self._stop.check()
         began_s = self._budget.elapsed_s
         try:
-            problems = self._runner.verify(self._task, build, dims, self._trials.is_stopping)
+            problems = self._runner.verify(self._task, build, dims, self._stop.is_due)
         except Interrupted:
-            self._trials.check_stop()
+            self._stop.check()
             # The runner's side may know of a stop that this one has not heard of yet.
             raise Cancelled from None
         self._forecast.verified(dims, self._budget.elapsed_s - began_s)

@@ -61,12 +61,6 @@ class TrialSink(Protocol):
     def step_s(self) -> float:
         """The time to build and measure a kernel, about."""
 
-    def check_stop(self) -> None:
-        """Raises Cancelled, Finishing."""
-
-    def is_stopping(self) -> bool:
-        """Whether ``check_stop`` would raise."""
-
 
 class Pipeline:
     """One stretch of a search: ``run`` returns when all suggestions, and those of the rounds after, are measured.
@@ -86,6 +80,7 @@ class Pipeline:
         plan_next: PlanNext | None,
     ) -> None:
         self._builds, self._runner, self._ledger = context.builds, context.tools.runner, ledger
+        self._stop = context.stop
         self._phase, self._reserve_s, self._reserve = phase, reserve_s, reserve
         self._takes_turns = not self._builds.beside
         self._plan_next = None if self._takes_turns else plan_next
@@ -116,7 +111,7 @@ class Pipeline:
 
     def _go_on(self) -> None:
         while True:
-            self._ledger.check_stop()
+            self._stop.check()
             self._submit()
             if not self._stream.under_way:
                 return
@@ -134,7 +129,7 @@ class Pipeline:
         return max(1, self._devices // 2), 1 if self._devices == 1 else self._most
 
     def _interrupted(self) -> bool:
-        return self._ledger.is_stopping() or self._ledger.seconds_left(self._reserve_s) < -OVERRUN_S
+        return self._stop.is_due() or self._ledger.seconds_left(self._reserve_s) < -OVERRUN_S
 
     # -- to the devices -------------------------------------------------------------------------------------------
     def _add(self, suggestions: Sequence[Suggestion]) -> None:
@@ -149,7 +144,7 @@ class Pipeline:
             return
         while len(self._stream.under_way) < self._most and (source := self._again or self._todo):
             # Each waits for its build.
-            self._ledger.check_stop()
+            self._stop.check()
             self._measure([source.popleft()])
 
     @property

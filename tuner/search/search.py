@@ -24,8 +24,9 @@ from tuner.search.final_set import FinalSet, Tuned
 from tuner.search.pipeline import Round
 from tuner.search.policy import Suggestion, dispatched, make_policy, shortlist, suggestions_of
 from tuner.search.reuse import Reuse
+from tuner.search.stopping import Cancelled, Stopping
 from tuner.search.summary import EndedBy, SearchSummary, Stage
-from tuner.search.trials import Cancelled, Trials
+from tuner.search.trials import Trials
 
 KNOWN_SHARE = 0.5
 """The largest share of what is left for the search that timing known kernels again may take."""
@@ -63,7 +64,8 @@ class Search:
         self._policy = make_policy(policy, self._searched, space, self._model, seed)
         self._policy.recall(reuse.wrong, reuse.timed)
         self._builds = KeptBuilds(task, tools.builder, parallel_builds)
-        context = SearchContext(task, tools, self._model, self._policy, self._builds, self._budget)
+        self._stop = Stopping(tools.should_stop, tools.should_finish, self._budget)
+        context = SearchContext(task, tools, self._model, self._policy, self._builds, self._budget, self._stop)
         self._trials = Trials(context, start.baselines)
         self._trials.reused = reuse.facts
         self._measured = self._trials.measured
@@ -211,7 +213,8 @@ class Search:
         building and verifying take longer than ``within_s``, and where no library is right."""
         with self._charged():
             self._begin()
-            self._trials.finish_within(within_s)
+            self._trials.ended_by = EndedBy.CANCELLED
+            self._stop.finish_within(within_s)
             if any(self._measured.best_s(instance) is None for instance in self._task.instances):
                 raise Cancelled
             try:

@@ -38,14 +38,6 @@ UNKNOWN_BUILD_S = 1.0
 """The time that a build is expected to take before there was any."""
 
 
-class Cancelled(Exception):
-    """``should_stop`` said so; everything measured has been recorded."""
-
-
-class Finishing(Exception):
-    """``should_finish`` said so: no more trials, but the library of what was measured."""
-
-
 class Trials:
     """Everything that one search has measured, and the way to measure more."""
 
@@ -60,7 +52,6 @@ class Trials:
         """Seconds by stage."""
         self._stage: tuple[Stage, float] = (Stage.PLAN, context.budget.elapsed_s)
         self._context, self._budget = context, context.budget
-        self._finish_by_s: float | None = None
         self._attempts: dict[tuple[MicroKernel, tuple[tuple[str, int], ...]], int] = {}
         self._default_pairs: set[tuple[MicroKernel, WorkloadInstance]] = set()
         self.anchors_s: list[float] = []
@@ -107,7 +98,7 @@ class Trials:
         """
         if self._has_baselines or self._budget.seconds_left(reserve_s) <= BASELINES_S:
             return
-        self.check_stop()
+        self._context.stop.check()
         self._has_baselines = True
         try:
             self._baselines = self._context.tools.runner.baselines(self._context.task, self._context.task.instances)
@@ -234,40 +225,6 @@ class Trials:
     def has_built(self, kernel: MicroKernel, build_s: float) -> None:
         """Take in what a build for the library took."""
         self._build_s.setdefault(kernel, build_s)
-
-    @property
-    def ends_in_s(self) -> float:
-        """Seconds until the search must be over: its budget's, or those of a search that is cancelled."""
-        if self._finish_by_s is not None:
-            return self._finish_by_s - self._budget.elapsed_s
-        return self._budget.seconds_left()
-
-    @property
-    def is_finishing(self) -> bool:
-        """Whether the search is cancelled, and only its library is wanted."""
-        return self._finish_by_s is not None
-
-    def finish_within(self, seconds: float) -> None:
-        """End the search, which is cancelled: from here on what takes longer than ``seconds`` is given up."""
-        self.ended_by, self._finish_by_s = EndedBy.CANCELLED, self._budget.elapsed_s + seconds
-
-    def check_stop(self) -> None:
-        """Raises Cancelled, Finishing."""
-        if self._context.tools.should_stop() or self._is_too_late():
-            raise Cancelled
-        if self._finish_by_s is None and self._context.tools.should_finish():
-            raise Finishing
-
-    def is_stopping(self) -> bool:
-        """Whether ``check_stop`` would raise: what is running on the device is not waited for."""
-        return (
-            self._context.tools.should_stop()
-            or self._is_too_late()
-            or (self._finish_by_s is None and self._context.tools.should_finish())
-        )
-
-    def _is_too_late(self) -> bool:
-        return self._finish_by_s is not None and self._budget.elapsed_s > self._finish_by_s
 
     def library_objective_s(self, dispatcher: Dispatcher) -> float | None:
         """The weighted time with a library, as ``summary`` compares it; None if it was not timed where it must be."""

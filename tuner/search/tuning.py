@@ -11,7 +11,7 @@ from tuner.search.chosen import VerificationFailed
 from tuner.search.context import FROM_NOTHING, Recorder, SearchStart, SearchTools
 from tuner.search.final_set import Tuned
 from tuner.search.search import FINISH_S, Search
-from tuner.search.trials import Cancelled, Finishing
+from tuner.search.stopping import Cancelled, Finishing
 
 __all__ = [
     "FINISH_S", "FROM_NOTHING", "Cancelled", "Finishing", "Recorder", "Search", "SearchStart", "SearchTools", "Tuned",

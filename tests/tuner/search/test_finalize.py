@@ -26,7 +26,7 @@ from tuner.search import finalize
 from tuner.search.cost_model import PairCostModel
 from tuner.search.finalize import choose_set, make_dispatcher
 from tuner.search.observations import Measured
-from tuner.search.trials import Cancelled
+from tuner.search.stopping import Cancelled
 from tuner.search.verification import VERIFY_WORK, verified_at
 
 

@@ -16,7 +16,7 @@ from tuner.program.job.task import SearchTask
 from tuner.records import MeasureResult
 from tuner.search import finalize
 from tuner.search.pipeline import OVERRUN_S
-from tuner.search.trials import Cancelled
+from tuner.search.stopping import Cancelled
 
 STEP_S = 0.25
 ENDLESS_S = 1e6

@@ -18,8 +18,8 @@ from tuner.search.context import SearchContext, SearchTools
 from tuner.search.observations import Measured
 from tuner.search.pipeline import FASTEST_READINGS, Pipeline, Round
 from tuner.search.policy import Suggestion
+from tuner.search.stopping import Cancelled, Stopping
 from tuner.search.stream import InFlight
-from tuner.search.trials import Cancelled
 
 AT_MOST_S = 20.0
 AT = TASK.instances[0]
@@ -81,11 +81,7 @@ class Book:
 
     step_s = 0.0
 
-    def check_stop(self) -> None:
-        if self.is_stopping():
-            raise Cancelled
-
-    def is_stopping(self) -> bool:
+    def is_full(self) -> bool:
         return len(self.entered) >= self.stops_after
 
 
@@ -102,7 +98,8 @@ def run(
     builder = FakeBuilder()
     builds = KeptBuilds(TASK, builder, beside)
     unused: Any = None
-    context = SearchContext(TASK, SearchTools(builder, runner, unused), unused, unused, builds, unused)
+    stop = Stopping(book.is_full, never, unused)
+    context = SearchContext(TASK, SearchTools(builder, runner, unused), unused, unused, builds, unused, stop)
     Pipeline(context, book, phase, 0.0, reserve, plan_next).run(suggested)
     builds.close()
     return builder
