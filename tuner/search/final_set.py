@@ -7,36 +7,27 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
-from tuner.library.dispatcher import Dispatcher, Leaf
-from tuner.library.package import LIBRARY, LibraryFiles
-from tuner.measure import BuilderLost, BuildResult, Interrupted, NotMeasured
+from tuner.library.package import LIBRARY
+from tuner.measure import BuilderLost
 from tuner.program.language.workload import JsonObject
 from tuner.records import ErrorKind, MeasureResult
-from tuner.schedule import default_kernel
 from tuner.schedule.space import MicroKernel
 from tuner.search import finalize
 from tuner.search.chosen import EXTRA_FINALISTS, Chosen, VerificationFailed
 from tuner.search.context import SearchContext
 from tuner.search.final_comparison import compare_at_the_end
+from tuner.search.final_verification import FinalVerification
 from tuner.search.finalists import Finalists
-from tuner.search.forecast import SAMPLE_WORK, Forecast
-from tuner.search.stopping import Cancelled
+from tuner.search.forecast import Forecast
 from tuner.search.summary import SearchSummary, Stage
 from tuner.search.trials import Trials
 from tuner.search.verdict import DEFAULT, FinalComparison, Verdict
-from tuner.search.verification import verified_at
 
 SAFETY_FACTOR = 1.3
 """How much more than expected the finalists may take: those within noise are timed once more."""
-OVER_SHARE = 0.05
-"""The share of the seconds by which verifying the floor of a library may pass their end."""
 COMPILED_AT_ONCE = 4
 """Kernels that are compiled between two checks of ``should_stop``, where nothing is measured beside."""
 VERIFY_ROUNDS = 4
-VERIFY_BATCH = 16
-"""Shapes verified between two checks of ``should_stop``, at most."""
-TURN_S = 1.0
-"""The time, about, of the verification between two looks at the clock, and two signs of life."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +50,7 @@ class FinalSet:
         self._builds, self._runner, self._budget = context.builds, context.tools.runner, context.budget
         self._trials, self._measured = trials, trials.measured
         self._forecast = Forecast(task, context.builds, trials)
+        self._verification = FinalVerification(context, trials, self._forecast)
         self._chosen = Chosen(task, context.model, trials.measured, theory)
         self._finalists = Finalists(context, trials, self._chosen)
         self._is_theorys = False
@@ -74,7 +66,7 @@ class FinalSet:
         most_s = self._budget.final_seconds
         if not self._measured.kernels:
             return most_s
-        rest_s = self._verify_reserve_s() + self._forecast.step_s() + self._later_s
+        rest_s = self._verification.reserve_s() + self._forecast.step_s() + self._later_s
         if self._budget.seconds_left(most_s := max(most_s, self._forecast.largest_link_s() + rest_s)) > 0:
             return most_s
         best_set, trials = self._expected()
@@ -105,7 +97,7 @@ class FinalSet:
     def _library_reserve_s(self, kernels: Sequence[MicroKernel]) -> float:
         """The part of that for building and verifying a library of these, and for the trial under way."""
         build_s = self._forecast.build_s(kernels) + self._forecast.link_s(kernels)
-        return build_s + self._verify_reserve_s() + self._trials.trial_s + self._later_s
+        return build_s + self._verification.reserve_s() + self._trials.trial_s + self._later_s
 
     @property
     def _later_s(self) -> float:
@@ -116,38 +108,9 @@ class FinalSet:
     def _has_many_shapes(self) -> bool:
         return len(self._task.shapes(finalize.MAX_FITTED)) > len(self._task.shapes())
 
-    def _verify_reserve_s(self) -> float:
-        """Whatever set is chosen, most of the shapes that it is verified at are the same."""
-        return min(self._forecast.verify_s(self._typical_dims), self._budget.verify_seconds)
-
-    @cached_property
-    def _typical_dims(self) -> tuple[Mapping[str, int], ...]:
-        return verified_at(Dispatcher(self._task, (default_kernel(self._task),), 0, Leaf(0))).all
-
     def time_verification(self, reserve_s: float) -> None:
-        """Verify the default at a least shape and at an instance of middling size, once, where seconds are limited: so
-        long the end takes.
-
-        Raises Cancelled, Finishing, DeviceLost.
-        """
-        kernels = [kernel for kernel in self._chosen.default if kernel in self._measured.kernels]
-        if self._forecast.has_verified or not kernels or self._budget.budget.seconds is None:
-            return
-        work = self._task.workload.work
-        every = sorted((self._task.workload.dims(each.shape) for each in self._task.instances), key=work)
-        middling = ([each for each in every if work(each) <= SAMPLE_WORK] or every[:1])[-1]
-        smaller = [each for each in self._typical_dims if 0 < work(each) < work(middling)]
-        dims: list[Mapping[str, int]] = [*sorted(smaller, key=work)[:1], middling]
-        if self._forecast.verify_s(dims) >= self._budget.seconds_left(reserve_s):
-            return
-        (build,) = self._builds.build(kernels[:1])
-        if build.binary is not None:
-            for each in dims:
-                problems = [problem for _, problem in self._verify_at(build, [each])]
-                if problems:
-                    # It is out of the search now, whatever another shape would show.
-                    self._enter_wrong([self._failure(kernels[0], problems[0])])
-                    return
+        """Learn how long a verification takes, once. Raises Cancelled, Finishing, DeviceLost."""
+        self._enter_wrong(self._verification.time_once(self._chosen.default, reserve_s))
 
     # -- building and verifying -----------------------------------------------------------------------------------
     def library(self, job_id: str | None) -> Tuned:
@@ -161,12 +124,12 @@ class FinalSet:
             self._stop.check()
             kernels, wrong = self._built_set()
             if not wrong:
-                later_s = self._verify_reserve_s() + self._forecast.link_s(kernels) + self._budget.compare_seconds
+                later_s = self._verification.reserve_s() + self._forecast.link_s(kernels) + self._budget.compare_seconds
                 dispatcher = finalize.make_dispatcher(
                     self._task, self._model, self._measured, kernels, partial(self._left_s, later_s)
                 )
                 files = self._builds.library(dispatcher, job_id)
-                wrong = self._verify(dispatcher, files)
+                wrong = self._verification.verify(dispatcher, files)
             if not wrong:
                 trials.in_steps(None)
                 trials.explain_end(0.0, is_last=True)
@@ -234,7 +197,8 @@ class FinalSet:
             for build in self._builds.build(missing[:at_once]):
                 self._trials.has_built(build.kernel, build.build_s)
                 if build.binary is None:
-                    failed.append(self._failure(build.kernel, build.error, build.error_kind or ErrorKind.BUILD))
+                    kind = build.error_kind or ErrorKind.BUILD
+                    failed.append(self._trials.library_failure(build.kernel, build.error, kind))
             if not failed and not self._is_affordable(kernels):
                 built = [kernel for kernel in kernels if self._builds.has(kernel)]
                 self._trials.log(f"the library is of {len(built)} kernels: building more would take too long")
@@ -256,59 +220,6 @@ class FinalSet:
         """Whether what is not built of these can be; a library of what is built can be linked at any time."""
         build_s = self._forecast.build_s(kernels)
         return not build_s or build_s + self._forecast.link_s(kernels) <= self._stop.ends_in_s
-
-    def _verify(self, dispatcher: Dispatcher, files: LibraryFiles) -> list[MeasureResult]:
-        """Verify the library at many shapes, as many as there is time for but for the floor; a failed trial for each of
-        its kernels that is wrong at one of them."""
-        build = BuildResult(dispatcher.kernels[0], files.files[LIBRARY], 0.0)
-        at = verified_at(dispatcher, self._measured.kernels)
-        todo, done = list(at.all), 0
-        problems: dict[MicroKernel, str] = {}
-        while todo:
-            self._trials.report_progress(Stage.VERIFY, done, len(at.all))
-            some = self._next_dims(todo, least=at.least - done, floor=len(at.floor) - done)
-            if not some:
-                self._stop.check()
-                self._trials.log(f"verified at {done} of {len(at.all)} shapes: the seconds are over")
-                break
-            try:
-                found = self._verify_at(build, some)
-            except NotMeasured as error:
-                self._trials.log(f"the library is not verified: {error}")
-                break
-            for point, problem in found:
-                problems.setdefault(dispatcher.kernels[dispatcher.index_for(point)], problem)
-            todo, done = todo[len(some) :], done + len(some)
-        return [self._failure(kernel, problem) for kernel, problem in problems.items()]
-
-    def _next_dims(self, todo: Sequence[Mapping[str, int]], *, least: int, floor: int) -> list[Mapping[str, int]]:
-        """The next shapes to verify, which take about TURN_S. Those that there is no time for are left out: the first
-        ``floor`` have OVER_SHARE of the seconds more, and the first ``least`` are never left out."""
-        has_to, left_s = least > 0, self._stop.ends_in_s
-        if floor > 0:
-            left_s += OVER_SHARE * self._budget.whole_seconds
-        most_s = TURN_S if has_to else min(TURN_S, left_s)
-        most = min(VERIFY_BATCH, next((room for room in (least, floor) if room > 0), VERIFY_BATCH))
-        count = 0 if not has_to and self._forecast.verify_s(todo[:1]) > left_s else 1
-        while count and count < min(most, len(todo)) and self._forecast.verify_s(todo[: count + 1]) <= most_s:
-            count += 1
-        return list(todo[:count])
-
-    def _verify_at(self, build: BuildResult, dims: Sequence[Mapping[str, int]]) -> list[tuple[Mapping[str, int], str]]:
-        """What is wrong at these values of the symbols. Raises Cancelled, Finishing."""
-        self._stop.check()
-        began_s = self._budget.elapsed_s
-        try:
-            problems = self._runner.verify(self._task, build, dims, self._stop.is_due)
-        except Interrupted:
-            self._stop.check()
-            # The runner's side may know of a stop that this one has not heard of yet.
-            raise Cancelled from None
-        self._forecast.verified(dims, self._budget.elapsed_s - began_s)
-        return problems
-
-    def _failure(self, kernel: MicroKernel, problem: str, kind: ErrorKind = ErrorKind.WRONG) -> MeasureResult:
-        return self._trials.library_failure(kernel, problem, kind)
 
     def _enter_wrong(self, wrong: Sequence[MeasureResult]) -> None:
         if wrong:
