@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import suppress
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from shapewright.sources.candidates import PREFERRED, LeftOut, digest_in, opened_as, preference
@@ -63,20 +63,21 @@ class Service:
         from shapewright.errors import ServiceNotFound  # noqa: PLC0415
 
         if own := self._of_workload(workload, threads):
-            return workload.key, digest_in(min(own, key=self._preference))
+            return workload.key, digest_in(min(own, key=itemgetter(0))[1])
         # One shape: a library of a dynamic workload may have it.
         if not workload.symbols and (covering := self._covering(workload, threads)):
             return covering[0]["workload_key"], digest_in(covering[0])
         raise ServiceNotFound(f"{self.name} has no library for {workload}")
 
-    def _of_workload(self, workload: Workload, threads: int) -> list[JsonObject]:
-        """What is served for each state of the caches, up to the first for this very target: none is better."""
+    def _of_workload(self, workload: Workload, threads: int) -> list[tuple[tuple[Any, ...], JsonObject]]:
+        """What is served for each state of the caches, with its ``preference``, up to the first for this very target:
+        none is better."""
         from shapewright.errors import ServiceNotFound  # noqa: PLC0415
 
-        found, target = list[JsonObject](), self._target.fingerprint
+        found, target = list[tuple[tuple[Any, ...], JsonObject]](), self._target.fingerprint
         for cache in PREFERRED:
             try:
-                found.append(self._client.served(workload, target=target, threads=threads, cache=cache.value))
+                served = self._client.served(workload, target=target, threads=threads, cache=cache.value)
             except ServiceNotFound:
                 continue
             except InvalidInput as error:
@@ -84,7 +85,9 @@ class Service:
                 if error.field != "cache":
                     raise
                 continue
-            if found[-1]["target_fingerprint"] == target:
+            made_for = served["target_fingerprint"]
+            found.append((preference(made_for, cache, self._target), served))
+            if made_for == target:
                 break
         return found
 
@@ -94,10 +97,7 @@ class Service:
         # A service of an earlier release refuses the query that says more.
         queries = [asked if cache is Cache.WARM else {**asked, "cache": cache.value} for cache in PREFERRED]
         best = (answer.get("best") for answer in self._client.lookup(queries))
-        return [each for each in best if each and each.get("digest")]
-
-    def _preference(self, served: Mapping[str, Any]) -> tuple[Any, ...]:
-        return preference(served["target_fingerprint"], Cache(served["cache"]), self._target)
+        return [each for each in best if isinstance(each, dict) and each.get("digest")]
 
     def _library(self, key: str, digest: str) -> Library:
         """The library of a digest: the one that was kept, if it is whole, or else a download."""
