@@ -89,7 +89,7 @@ def test_a_device_that_is_lost_with_the_baselines_ends_the_search_as_ever() -> N
 
 
 def test_baselines_are_charged_to_the_budget_and_left_out_where_there_is_no_room() -> None:
-    bench = Bench(build_s=0.1)
+    bench = Bench(build_s=0.4)
     bench.runner.compare_s = BASELINES_S
     bench.tune(seconds=20)
     steps = [after - before for before, after in itertools.pairwise(bench.recorder.spent_s)]

@@ -23,7 +23,7 @@ from tuner.program.job.task import SearchTask
 from tuner.program.language.workload import ShapeVar
 from tuner.program.target.rates import Rates
 from tuner.records import MeasureResult, cache_of, speed_correction
-from tuner.schedule import NoMatch, by_rule, extents_of, is_current, rule_of, rules_of
+from tuner.schedule import NoMatch, Rule, by_rule, extents_of, is_current, rule_of, rules_of
 from tuner.schedule.space import MicroKernel, SearchSpace
 from tuner.search.cost_model import refit
 from tuner.search.cost_model._base import Prediction, WarmRecord
@@ -32,6 +32,8 @@ from tuner.search.observations import at_reference_speed, reference_anchor_s
 
 log = logging.getLogger(__name__)
 
+TOGETHER = 256
+"""Pairs that theory is asked of at once: it answers for each of their kernels at each of their shapes."""
 MAX_WARM_PAIRS = 3000
 """Pairs of other searches that the model is trained on, the first of those given: more make each fit seconds longer."""
 
@@ -46,6 +48,21 @@ class _Pairs:
     latency_s: NDArray[np.float64]
     weight: float
     is_own: bool
+
+    @classmethod
+    def of(cls, task: SearchTask, results: Sequence[MeasureResult], weight: float, *, is_own: bool) -> _Pairs:
+        """Of successful results of one rule at one instance of ``task``."""
+        latency_s = np.array([result.latency_s for result in results], np.float64)
+        kernels = tuple(result.kernel for result in results)
+        return cls(task, kernels, results[0].instance.shape, latency_s, weight, is_own)
+
+
+def _missed(latency_s: NDArray[np.float64], expected_s: NDArray[np.float64]) -> NDArray[np.float64]:
+    """What theory misses of each, in logarithms. Raises ValueError where it expects no time."""
+    targets = np.log(latency_s) - np.log(expected_s)
+    if not np.isfinite(targets).all():
+        raise ValueError(f"theory expects {expected_s} s")
+    return targets
 
 
 class PairCostModel:
@@ -103,10 +120,13 @@ class PairCostModel:
         return sum(residual.pairs for residual in self._residuals.values())
 
     def update(self, results: Sequence[MeasureResult]) -> None:
-        for result in results:
-            if result.latency_s is not None:
-                self._learn(self._task, [result], 1.0, is_own=True)
-                self._own += 1
+        measured = [result for result in results if result.latency_s is not None]
+        for rule, rows in by_rule([result.kernel for result in measured]):
+            for start in range(0, len(rows), TOGETHER):
+                self._learn_own(rule, [measured[row] for row in rows[start : start + TOGETHER]])
+        for result in measured:
+            self._pairs.append(_Pairs.of(self._task, [result], 1.0, is_own=True))
+        self._own += len(measured)
         if refit.is_due(self._own, self._fitted_to):
             self._fit_rates()
 
@@ -123,31 +143,42 @@ class PairCostModel:
         return Prediction(latency_s, spread)
 
     # -- learning -------------------------------------------------------------------------------------------------
-    def _learn(self, task: SearchTask, results: Sequence[MeasureResult], weight: float, *, is_own: bool) -> None:
-        """Learn from successful results of one rule at one instance of ``task``."""
-        kernels = tuple(result.kernel for result in results)
+    def _learn_own(self, rule: Rule, results: Sequence[MeasureResult]) -> None:
+        """Learn from successful results of one rule, and see before how well those pairs were predicted that are new: a
+        second reading of one says nothing about that.
+
+        Theory and models are asked of all at once, which takes hardly longer than to ask them of one.
+        """
+        task, residual = self._task.at_rates(self._rates), self._residuals[rule.name]
+        kernels = {result.kernel: None for result in results}
+        shapes = {result.instance.values: result.instance.shape for result in results}
+        theory = rule.theory(task, list(kernels), extents_of(task.workload, list(shapes.values())))
+        row_of, column_of = ({key: at for at, key in enumerate(keys)} for keys in (kernels, shapes))
+        rows = [row_of[result.kernel] for result in results]
+        columns = [column_of[result.instance.values] for result in results]
+        features = theory.features()[rows, columns]
         latency_s = np.array([result.latency_s for result in results], np.float64)
-        pairs = _Pairs(task, kernels, results[0].instance.shape, latency_s, weight, is_own)
-        # A second reading of a pair says nothing about how well it was predicted.
-        named = {(kernel, result.instance.values) for kernel, result in zip(kernels, results, strict=True)}
-        self._enter(pairs, is_new=is_own and not named & self._known)
-        self._known |= named if is_own else set()
+        targets = _missed(latency_s, theory.latency_s[rows, columns])
+        new = []
+        for at, result in enumerate(results):
+            pair = result.kernel, result.instance.values
+            new += [] if pair in self._known else [at]
+            self._known.add(pair)
+        residual.test(features[new], targets[new])
+        residual.learn(features, targets, 1.0)
+
+    def _learn(self, task: SearchTask, results: Sequence[MeasureResult], weight: float) -> None:
+        """Learn from successful results of another search, of one rule at one instance of its ``task``."""
+        pairs = _Pairs.of(task, results, weight, is_own=False)
+        self._enter(pairs)
         self._pairs.append(pairs)
 
-    def _enter(self, pairs: _Pairs, *, is_new: bool) -> None:
-        """Give its residual what theory, at the rates of now, misses of these. ``is_new``: and see before how well that
-        was predicted."""
+    def _enter(self, pairs: _Pairs) -> None:
+        """Give its residual what theory, at the rates of now, misses of these."""
         rule, task = self._rules[pairs.kernels[0].rule], pairs.task.at_rates(self._rates)
-        extents, residual = extents_of(task.workload, [pairs.shape]), self._residuals[rule.name]
-        theory = rule.theory(task, pairs.kernels, extents)
-        prior, features = theory.latency_s[:, 0], theory.features()[:, 0]
-        targets = np.log(pairs.latency_s) - np.log(prior)
-        if not np.isfinite(targets).all():
-            raise ValueError(f"theory expects {prior} s")
-        for row, target in zip(features, targets, strict=True):
-            if is_new:
-                residual.test(row, float(target))
-            residual.learn(row, float(target), pairs.weight)
+        theory = rule.theory(task, pairs.kernels, extents_of(task.workload, [pairs.shape]))
+        targets = _missed(pairs.latency_s, theory.latency_s[:, 0])
+        self._residuals[rule.name].learn(theory.features()[:, 0], targets, pairs.weight)
 
     def _fit_rates(self) -> None:
         """Fit theory's rates to what this search has measured; where that helps, learn all pairs again."""
@@ -162,7 +193,7 @@ class PairCostModel:
         for residual in self._residuals.values():
             residual.forget()
         for pairs in self._pairs:
-            self._enter(pairs, is_new=False)
+            self._enter(pairs)
 
     def _observed(self) -> Observed:
         """This search's own pairs; the last reading of each, which is as good as any."""
@@ -193,7 +224,7 @@ class PairCostModel:
                 return
             known = [result for result in usable if similar.space.has_axes_of(result.kernel)]
             if known:
-                self._learn(similar.task, known, warm[0].weight, is_own=False)
+                self._learn(similar.task, known, warm[0].weight)
         except (ArithmeticError, KeyError, ValueError) as error:
             # Records may come from a file: one that fits no rule teaches nothing, and harms no search.
             if len(warm) > 1:

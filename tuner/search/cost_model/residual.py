@@ -61,11 +61,11 @@ class Residual:
     def pairs(self) -> int:
         return len(self._targets)
 
-    def learn(self, features: Features, target: float, weight: float) -> None:
-        """``features`` [features]; ``target``: log of the measured time over theory's."""
-        self._features.append(features)
-        self._targets.append(target)
-        self._weights.append(weight)
+    def learn(self, features: Features, targets: Floats, weight: float) -> None:
+        """``features`` [pairs, features]; ``targets`` [pairs]: logs of the measured times over theory's."""
+        self._features.extend(features)
+        self._targets.extend(targets.tolist())
+        self._weights.extend([weight] * len(targets))
         self._stale = True
 
     def forget(self) -> None:
@@ -73,15 +73,15 @@ class Residual:
         self._features, self._targets, self._weights, self._boosters = [], [], [], []
         self._stale = True
 
-    def test(self, features: Features, target: float) -> None:
-        """See how far the models as they were last trained are off at a pair that they have not learned."""
-        if not self._boosters:
+    def test(self, features: Features, targets: Floats) -> None:
+        """See how far the models as they were last trained are off at pairs that they have not learned."""
+        if not self._boosters or not len(targets):
             return
-        mean, spread = self._votes(features[None, :])
-        error = abs(target - float(mean[0]))
-        self.tested += 1
-        self.covered += error <= INTERVAL_SPREADS * float(spread[0]) * self._scale
-        self._surprises.append(error / float(spread[0]))
+        mean, spread = self._votes(features)
+        for error, expected in zip(np.abs(targets - mean).tolist(), spread.tolist(), strict=True):
+            self.tested += 1
+            self.covered += error <= INTERVAL_SPREADS * expected * self._scale
+            self._surprises.append(error / expected)
 
     def predict(
         self, features: Callable[[], Features], shape: tuple[int, ...]

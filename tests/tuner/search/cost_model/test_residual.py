@@ -30,9 +30,9 @@ def trained(noise: float, rounds: int = 12, each: int = 8) -> Residual:
     residual = Residual(0)
     features, targets = pairs(rounds * each, noise)
     for start in range(0, len(targets), each):
-        for row, target in list(zip(features, targets, strict=True))[start : start + each]:
-            residual.test(row, float(target))
-            residual.learn(row, float(target), 1.0)
+        some = slice(start, start + each)
+        residual.test(features[some], targets[some])
+        residual.learn(features[some], targets[some], 1.0)
         residual.predict(lambda: features[:1], (1, 1))
     return residual
 
@@ -55,9 +55,8 @@ def test_what_was_tested_is_counted() -> None:
 def test_without_models_the_spread_is_what_theory_is_off_by() -> None:
     residual = Residual(0)
     features, targets = pairs(MIN_PAIRS - 1, 0.1)
-    for row, target in zip(features, targets, strict=True):
-        residual.test(row, float(target))
-        residual.learn(row, float(target), 1.0)
+    residual.test(features, targets)
+    residual.learn(features, targets, 1.0)
     mean, spread = residual.predict(lambda: features, (1, 1))
     assert mean == pytest.approx(float(np.median(targets)))
     assert spread == UNKNOWN_SPREAD
@@ -67,11 +66,9 @@ def test_without_models_the_spread_is_what_theory_is_off_by() -> None:
 def test_few_tests_change_no_interval() -> None:
     residual = Residual(0)
     features, targets = pairs(MIN_PAIRS, 0.1)
-    for row, target in zip(features, targets, strict=True):
-        residual.learn(row, float(target), 1.0)
+    residual.learn(features, targets, 1.0)
     before = residual.predict(lambda: features, (MIN_PAIRS, 1))[1]
-    for row in features[: MIN_SURPRISES - 1]:
-        residual.test(row, 5.0)
+    residual.test(features[: MIN_SURPRISES - 1], np.full(MIN_SURPRISES - 1, 5.0))
     assert np.array_equal(residual.predict(lambda: features, (MIN_PAIRS, 1))[1], before)
 
 
@@ -81,7 +78,6 @@ def test_forgetting_pairs_keeps_what_is_known_of_errors() -> None:
     before = residual.predict(lambda: features, (50, 1))[1]
     residual.forget()
     assert residual.pairs == 0
-    for row, target in zip(*pairs(96, 0.4), strict=True):
-        residual.learn(row, float(target), 1.0)
+    residual.learn(*pairs(96, 0.4), 1.0)
     after = residual.predict(lambda: features, (50, 1))[1]
     assert float(np.mean(after)) == pytest.approx(float(np.mean(before)), rel=0.2)
