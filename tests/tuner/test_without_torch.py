@@ -11,7 +11,7 @@ import pytest
 
 from tests.shares import every
 from tuner.measure.processes import device_environment
-from tuner.without_torch import ENVIRONMENT
+from tuner.without_torch import COLLECT_AFTER, ENVIRONMENT
 
 ROOT = Path(__file__).parents[2]
 TORCH = "import pathlib; pathlib.Path(__file__).with_name('asked').touch(); raise ImportError('only pretended')"
@@ -63,3 +63,15 @@ def test_pytorch_can_be_imported_later(tmp_path: Path) -> None:
 
 def test_a_process_of_somebody_elses_is_left_alone(tmp_path: Path) -> None:
     assert torch_is_imported_by("import shapewright, tvm", tmp_path, UNSET)
+
+
+@pytest.mark.parametrize("environment", [ENVIRONMENT, UNSET], ids=["own", "somebody else's"])
+def test_garbage_is_looked_for_less_often_in_our_own_processes(environment: dict[str, str]) -> None:
+    statements = "import gc; before = gc.get_threshold()[0]; import tuner; print(before, gc.get_threshold()[0])"
+    done = subprocess.run(
+        [sys.executable, "-c", statements], env={**os.environ, **environment, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE, text=True, timeout=120, check=True,
+    )  # fmt: skip
+    before, after = map(int, done.stdout.split())
+    assert after == (COLLECT_AFTER if environment is ENVIRONMENT else before)
+    assert before < COLLECT_AFTER
