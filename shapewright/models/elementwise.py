@@ -30,6 +30,7 @@ _OWN: Mapping[str, str] = {
     "sub": "{0} - {1}",
     "mul": "{0} * {1}",
     "div": "{0} / {1}",
+    "multiply_add": "{0} * {1} + {2}",
     "maximum": "max({0}, {1})",
     "minimum": "min({0}, {1})",
 }
@@ -69,7 +70,7 @@ COMMUTATIVE = frozenset({"add", "mul"})
 """Operations of two inputs whose order does not matter."""
 COSTLY = frozenset(TEXT) - {
     *("relu", "neg", "square", "cube", "leaky_relu", "clamp", "abs", "round", "floor", "reciprocal", "sqrt", "rsqrt"),
-    *("add", "sub", "mul", "div", "maximum", "minimum", "hardsigmoid", "hardswish"),
+    *("add", "sub", "mul", "div", "multiply_add", "maximum", "minimum", "hardsigmoid", "hardswish"),
 }
 """Operations that compute for longer than memory takes to bring their inputs."""
 

@@ -36,9 +36,9 @@ class Fold:
 
     def value(self, tensors: Mapping[str, Any]) -> Any:
         """The folded constant of the constants by node."""
-        if self.kind == "cast":
-            return _cast(next(iter(tensors.values())), self.dtype)
         given: list[Any] = [None if name is None else tensors[name] for name in self.nodes]
+        if self.kind == "cast":
+            return _cast(given[0], self.dtype)
         base, gamma, beta, mean, var = given
         scale = (1.0 if gamma is None else gamma) * (var + self.eps) ** -0.5
         if self.kind == "bias":

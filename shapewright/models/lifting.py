@@ -80,8 +80,15 @@ def lift_graph(graph: Graph, target: Target | None = None) -> Lifting:
             work.grown(own)
     ops = {op.output: op for op in work.taken.values()}
     in_order = sorted(ops.values(), key=lambda op: order[op.output])
-    rest = (Left(node.name, node.op, work.left[node.name]) for node in graph if node.name in work.left)
+    rest = (Left(node.name, node.op, work.left[node.name]) for node in graph if _is_told(graph, node, work.left))
     return Lifting(tuple(in_order), tuple(one for one in rest if one.node not in work.taken))
+
+
+def _is_told(graph: Graph, node: Node, left: Collection[str]) -> bool:
+    """Whether it is worth a word that a node is left: arithmetic of single values takes no time."""
+    read = [graph[each] for each in node.sources]
+    is_single = node.op not in OPERATORS and all(each.shape == () or each.op == "scalar" for each in (node, *read))
+    return node.name in left and not is_single
 
 
 Longer = Callable[[Graph, Draft, Collection[str]], Draft | None]

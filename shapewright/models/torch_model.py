@@ -14,7 +14,8 @@ from tuner.program.language.shape_vars import MAX_POINTS
 
 
 def from_module(module: Any, example_inputs: Any, dynamic_shapes: Any) -> Model:
-    """A ``torch.nn.Module``, exported with these inputs. Raises InvalidInput with the reason of ``torch.export``."""
+    """A ``torch.nn.Module``, exported with these inputs, layers that PyTorch packed unpacked. Raises InvalidInput with
+    the reason of ``torch.export``."""
     import torch  # noqa: PLC0415 - a second and hundreds of megabytes, for those who have a model of it
 
     if module.training:
@@ -24,14 +25,27 @@ def from_module(module: Any, example_inputs: Any, dynamic_shapes: Any) -> Model:
     if isinstance(example_inputs, torch.Tensor):
         example_inputs = (example_inputs,)
     args, kwargs = ((), dict(example_inputs)) if isinstance(example_inputs, Mapping) else (tuple(example_inputs), {})
+    module, kept = _unpacked(module)
     try:
         with torch.no_grad():
             program = torch.export.export(module, args, kwargs, dynamic_shapes=dynamic_shapes)
     except Exception as error:  # torch.export has no common class for what it refuses
+        named = "".join(f"; {name} ({kind}) has packed weights: {reason}" for name, (kind, reason) in kept.items())
         raise InvalidInput(
-            "model", f"torch.export refuses it: {_first_line(error)}", "see the error above it"
+            "model", f"torch.export refuses it: {_first_line(error)}{named}", "see the error above it"
         ) from error
     return from_program(program)
+
+
+def _unpacked(module: Any) -> tuple[Any, Mapping[str, tuple[str, str]]]:
+    """The model with layers that ``torch.export`` reads, and what of it stays packed, and why."""
+    from shapewright.models.copies import copied  # noqa: PLC0415 - they import torch
+    from shapewright.models.quantised import packed_layers, unpacked_layers  # noqa: PLC0415
+
+    if not packed_layers(module):
+        return module, {}
+    made, kept = unpacked_layers(module)
+    return copied(module, lambda name, value, error: None, made), kept
 
 
 def from_file(path: Path) -> Model:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 import itertools
 import warnings
@@ -13,8 +12,9 @@ from typing import Any
 import torch
 from torch import nn
 from torch._subclasses import FakeTensor
-from torch.utils._pytree import tree_leaves
 
+from shapewright.models.copies import Note, copied
+from shapewright.models.quantised import packed_layers
 from shapewright.sources.finder import Finder, finder_of
 from shapewright.sources.reports import NotReplaced
 from shapewright.sources.source import Match, SourceLike
@@ -27,6 +27,7 @@ from tuner.program.job.build import make_workload
 from tuner.program.language.workload import Workload
 from tuner.program.target import native
 
+PACKED = "its weights are packed: sw.torch.unpacked makes tensors of them, for torch.compile and torch.export"
 Bind = Callable[[str, Workload], Bound]
 
 
@@ -70,7 +71,7 @@ def optimize(
         target = native()
     number = torch.get_num_threads() if target.gpu is None else 1
     finder = finder_of(source, strict=strict, threads=number if threads is None else threads, target=target)
-    result = copied(model, report)
+    result = copied(model, _note_shared(report))
     theirs = set(model.modules())
     for module in result.modules():
         if isinstance(module, Tuned) and module not in theirs:
@@ -86,6 +87,9 @@ def optimize(
     if not isinstance(result, Tuned):
         # torch.jit.script puts what it compiles in the places of modules: of a copy, then.
         result.__dict__["__prepare_scriptable__"] = functools.partial(_scriptable, result)
+    report.kept += [
+        NotReplaced(name or "the model", type(layer).__name__, PACKED) for name, layer in packed_layers(result).items()
+    ]
     report.note(finder.notes)
     result.shapewright_report = report
     return result
@@ -169,57 +173,18 @@ def _become(module: nn.Module, kind: type[nn.Module], bound: dict[str, Bound], r
 
 def _scriptable(model: nn.Module) -> nn.Module:
     """A copy of an optimized model for torch.jit.script, with PyTorch's own modules."""
-    result = copied(model, Report())
+    result = copied(model, _note_shared(Report()))
     for module in [result, *result.modules()]:
         restored(module)
     return result
 
 
-# -- copies -------------------------------------------------------------------------------------------------------
-def copied(model: nn.Module, report: Report) -> nn.Module:
-    """A copy of the modules of ``model``, which shares its tensors, and what cannot be copied. Raises InvalidInput."""
-    shared: dict[int, Any] = {
-        id(leaf): leaf
-        for module in model.modules()
-        for leaf in tree_leaves(vars(module))
-        if isinstance(leaf, torch.Tensor) or (isinstance(leaf, torch.jit.ScriptModule) and leaf is not model)
-    }
-    try:
-        return copy.deepcopy(model, dict(shared))
-    except Exception:
-        _share_others(model, shared, report)
-    try:
-        return copy.deepcopy(model, shared)
-    except Exception as error:
-        raise InvalidInput("model", f"cannot be copied ({error})", "a model that copy.deepcopy copies") from error
+def _note_shared(report: Report) -> Note:
+    def note(where: str, value: Any, error: Exception) -> None:
+        reason = f"it cannot be copied, and is shared with the model: {error}"
+        report.kept.append(NotReplaced(where, type(value).__name__, reason))
 
-
-def _share_others(model: nn.Module, shared: dict[int, Any], report: Report) -> None:
-    """Add to ``shared`` what has no copy: attributes of modules, or modules, of whose parts none is to blame."""
-    others = {**shared, **{id(each): each for each in model.modules()}}
-    for name, module in model.named_modules():
-        for attribute, value in vars(module).items():
-            if (error := _no_copy(value, dict(others))) is not None:
-                shared[id(value)] = others[id(value)] = value
-                _note_shared(report, f"{name}.{attribute}".lstrip("."), value, error)
-        alone = {key: value for key, value in others.items() if value is not module}
-        if module is not model and (error := _no_copy(module, alone)) is not None:
-            shared[id(module)] = module
-            _note_shared(report, name, module, error)
-
-
-def _no_copy(value: Any, memo: dict[int, Any]) -> Exception | None:
-    try:
-        copy.deepcopy(value, memo)
-    except Exception as error:
-        return error
-    return None
-
-
-def _note_shared(report: Report, where: str, value: Any, error: Exception) -> None:
-    report.kept.append(
-        NotReplaced(where, type(value).__name__, f"it cannot be copied, and is shared with the model: {error}")
-    )
+    return note
 
 
 def _match(part: Part, finder: Finder) -> tuple[Match, Workload] | str:

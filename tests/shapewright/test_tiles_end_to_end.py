@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from shapewright.download import write
 from shapewright.library import library_of
 from tests.compiled import assembly, built_problems
 from tests.fakes import FakeRecorder
+from tests.shapewright.models.packed import quantised
 from tests.shapewright.models.quantised import Linear
 from tests.shapewright.torch.replacing import same
 from tests.tuner.calibration.test_calibrate import fleet_at
@@ -115,11 +116,20 @@ def rows_for(count: int) -> torch.Tensor:
 DIMS = ({0: torch.export.Dim("T", min=1, max=128)},)
 
 
+def packed() -> torch.nn.Module:
+    """The same, by one scale for all rows, as PyTorch quantises a layer; what it packed is unpacked."""
+    torch.manual_seed(0)
+    return sw.torch.unpacked(quantised(torch.nn.Sequential(torch.nn.Linear(200, 48))))
+
+
 @pytest.mark.soak
-def test_a_model_that_is_quantised_dynamically_multiplies_in_tiles(tmp_path: Path, depths: set[int]) -> None:
-    model = layer()
+@pytest.mark.parametrize(("make", "left"), [(layer, []), (packed, ["unknown", "mul"])])
+def test_a_model_that_is_quantised_dynamically_multiplies_in_tiles(
+    make: Callable[[], torch.nn.Module], left: list[str], tmp_path: Path, depths: set[int]
+) -> None:
+    model = make()
     tasks = sw.extract(model, (rows_for(7),), DIMS)
-    assert not tasks.left
+    assert [each.op for each in tasks.left] == left
     has_tiles = []
     for task in tasks:
         tuned = by_theory(SearchTask(task.workload, None, task.shape_vars, target=native(), threads=1))

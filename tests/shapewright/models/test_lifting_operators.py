@@ -332,3 +332,12 @@ def test_what_is_left_has_its_reason(case: str) -> None:
     lifting = lifting_of(program)
     assert not lifting.ops
     assert any(reason in one.reason for one in lifting.left), lifting.left
+
+
+def test_arithmetic_of_single_values_is_no_work_that_is_left() -> None:
+    def scaled(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.relu(x * (y.sin() + y) * 0.5)
+
+    lifting = lifted(scaled, torch.randn(3, 5), torch.tensor(0.5), rows=1)
+    assert labels(lifting) == ["mul + mul + relu"]
+    assert not lifting.left
