@@ -61,7 +61,8 @@ def graph_of(module: Any, constants: Collection[str] = (), sizes: Mapping[str, i
         source = node.args[0].name if str(node.target) == "<built-in function getitem>" else ""
         if source in several:
             # What computes several values is known by the first of them, which is read from it.
-            nodes[node.name] = _first_of(node, nodes, several) if node.args[1] == 0 else Node(node.name, "part")
+            part = Node(node.name, "part", (), {}, shape, dtype)
+            nodes[node.name] = _first_of(node, nodes, several) if node.args[1] == 0 else part
             continue
         nodes[node.name] = replace(_node(node, nodes, constants, shape, dtype), place=_place(node))
         if isinstance(value, list | tuple) and nodes[node.name].op != "part":

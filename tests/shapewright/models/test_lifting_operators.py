@@ -341,3 +341,12 @@ def test_arithmetic_of_single_values_is_no_work_that_is_left() -> None:
     lifting = lifted(scaled, torch.randn(3, 5), torch.tensor(0.5), rows=1)
     assert labels(lifting) == ["mul + mul + relu"]
     assert not lifting.left
+
+
+def test_another_output_of_an_operator_is_a_tensor_as_any() -> None:
+    def scaled(x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(torch.aminmax(x, dim=0)[1] * 0.5)
+
+    lifting = lifted(scaled, torch.randn(3, 5))
+    assert labels(lifting) == ["mul + relu"]
+    assert [left.reason for left in lifting.left] == ["aminmax: the operator has no translation"]
