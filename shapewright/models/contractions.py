@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from shapewright.models.draft import Draft, draft_of
@@ -15,6 +16,8 @@ from tuner.program.job.build import ProgramOp
 from tuner.program.language.dims import DimExpr
 
 OF_BYTES: Mapping[str, str] = {"x": "int8", "w": "int8", "out": "int32"}
+KEPT_BYTES = ProgramOp("out[m, n] = sum(k) x[m, k] * cast(w[n, k], float32)", constant=("w",))
+"""dense with a weight that stays int8 in memory: what rows of floats are multiplied by is known without its scales."""
 NEW_WEIGHT = ProgramOp("out[m, n] = sum(k) x[m, k] * w[n, k]")
 """dense with a weight that is new at every call."""
 
@@ -66,6 +69,8 @@ def _rows(operation: Operation, x: Node, w: Node, is_kn: bool, dtypes: Mapping[s
     args = {"m": rows, "n": n, "k": k}
     if constant_behind(graph, w):
         right = operand(graph, "w", w, (n, k), (1, 0) if is_kn else None)
+        if right.fold is not None and graph[right.node].dtype == "int8":
+            return draft_of(KEPT_BYTES, args, (left, replace(right, fold=None)), operation, view, {"w": "int8"})
         return draft_of("dense", args, (left, right), operation, view, dtypes)
     source, order = behind(graph, w)
     if is_kn and order == (0, 1):

@@ -83,6 +83,10 @@ def _attention(call: Call) -> Translated:
 
 def _reduce(kind: str, *, over_all: bool = False, has_dtype: bool = True) -> Translation:
     def translate(call: Call) -> Translated:
+        if kind == "sum" and not over_all and (_dtype(call, "self"), call.dtype) == ("int8", "int32"):
+            attrs = {"axes": list(call.arg("dim") or ()), "keep": call.arg("keepdim")}
+            call.arg("dtype")
+            return Translated("int_sum", (call.tensor("self"),), attrs)
         if has_dtype and call.arg("dtype") is not None and _dtype(call, "self") != call.dtype:
             raise CannotLift("it changes the dtype")
         axes = None if over_all else call.arg("dim")
@@ -175,10 +179,14 @@ def _range(call: Call) -> Translated:
     return Translated("range", (), {"least": start})
 
 
-def _ones(call: Call) -> Translated:
-    for each in call.node.target._schema.arguments:
-        call.arg(each.name)
-    return Translated("full", (), {"value": 1})
+def _full(value: int | str) -> Translation:
+    """A tensor of one number, or of the number that is the argument ``value``."""
+
+    def translate(call: Call) -> Translated:
+        given = {each.name: call.arg(each.name) for each in call.node.target._schema.arguments}
+        return Translated("full", (), {"value": number(given[value]) if isinstance(value, str) else value})
+
+    return translate
 
 
 def _where(call: Call) -> Translated:
@@ -268,6 +276,7 @@ TRANSLATIONS: Mapping[str, Translation] = {
     "aten.sum.dim_IntList": _reduce("sum"),
     "aten.mean.dim": _reduce("mean"),
     "aten.amax.default": _reduce("max", has_dtype=False),
+    "aten.amin.default": _reduce("min", has_dtype=False),
     "aten.max_pool2d_with_indices.default": _max_pool,
     "aten.avg_pool2d.default": _avg_pool,
     **{f"aten.{op}.default": _elementwise(op, "self") for op in SELF_ALONE},
@@ -286,7 +295,9 @@ TRANSLATIONS: Mapping[str, Translation] = {
     "aten.elu.default": _elu,
     "aten.where.self": _where,
     **{f"aten.arange.{each}": _range for each in ("default", "start", "start_step")},
-    **{f"aten.{op}.default": _ones for op in ("ones", "ones_like", "new_ones")},
+    **{f"aten.{op}.default": _full(1) for op in ("ones", "ones_like", "new_ones")},
+    **{f"aten.{op}.default": _full(0) for op in ("zeros", "zeros_like", "new_zeros")},
+    **{f"aten.{op}.default": _full("fill_value") for op in ("full_like", "new_full")},
     "aten.ge.Scalar": _elementwise("ge", "self", "other"),
     "aten.bitwise_and.Tensor": _elementwise("both", "self", "other"),
     "aten.logical_and.default": _elementwise("both", "self", "other"),

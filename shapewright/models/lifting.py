@@ -13,8 +13,9 @@ from shapewright.models.defects import defect
 from shapewright.models.draft import Draft, lifted, reasons, rules_of
 from shapewright.models.elementwise import COSTLY, TEXT
 from shapewright.models.fusing import biased, elementwise, extended, preceded
-from shapewright.models.graph import VIEWS, CannotLift, Graph, Node, Operation
+from shapewright.models.graph import OUTPUT, VIEWS, CannotLift, Graph, Node, Operation
 from shapewright.models.lifted import Left, LiftedOp, Lifting
+from shapewright.models.operands import constant_behind
 from tuner.errors import InvalidInput
 from tuner.program.target import Target, native
 
@@ -36,7 +37,7 @@ ROWS = frozenset({"layer_norm", "rms_norm", "softmax", "reduce"})
 """Operators whose rule computes elementwise stages as it reads rows."""
 BIASED = frozenset({"linear", "matmul", "conv"})
 """Operators whose third input is added."""
-QUIET = VIEWS | {"input", "constant", "scalar", "part"}
+QUIET = VIEWS | {"input", "constant", "scalar", "part", "full"}
 """Nodes that compute nothing."""
 TYPICAL = 64
 """A size by which operators are compared."""
@@ -80,15 +81,9 @@ def lift_graph(graph: Graph, target: Target | None = None) -> Lifting:
             work.grown(own)
     ops = {op.output: op for op in work.taken.values()}
     in_order = sorted(ops.values(), key=lambda op: order[op.output])
-    rest = (Left(node.name, node.op, work.left[node.name]) for node in graph if _is_told(graph, node, work.left))
-    return Lifting(tuple(in_order), tuple(one for one in rest if one.node not in work.taken))
-
-
-def _is_told(graph: Graph, node: Node, left: Collection[str]) -> bool:
-    """Whether it is worth a word that a node is left: arithmetic of single values takes no time."""
-    read = [graph[each] for each in node.sources]
-    is_single = node.op not in OPERATORS and all(each.shape == () or each.op == "scalar" for each in (node, *read))
-    return node.name in left and not is_single
+    rest = (Left(node.name, node.op, work.left[node.name]) for node in graph if node.name in work.left)
+    told = (one for one in rest if one.node not in work.taken and not work.is_nothing(graph[one.node]))
+    return Lifting(tuple(in_order), tuple(told))
 
 
 Longer = Callable[[Graph, Draft, Collection[str]], Draft | None]
@@ -117,6 +112,21 @@ class _Work:
         except Exception as error:  # a defect of ours, of whatever kind, must not end the model
             self.left[node.name] = defect(error, node.name)
         return None
+
+    def is_nothing(self, node: Node) -> bool:
+        """Whether no word is lost on a node that is left: arithmetic of single values takes no time, and a constant is
+        cast, or a number cast that is written out, for nobody any more."""
+        values = [node, *(self.graph[each] for each in node.sources)]
+        is_single = node.op not in OPERATORS and all(each.shape == () or each.op == "scalar" for each in values)
+        if node.op != "cast" or node.shape is None or not self._is_taken(node):
+            return is_single
+        return is_single or not self.graph.readers(node.name) or constant_behind(self.graph, node) is not None
+
+    def _is_taken(self, node: Node) -> bool:
+        """Whether nobody but operations reads a value, through views or not."""
+        readers = self.graph.readers(node.name) - self.taken.keys()
+        views = [self.graph[each] for each in readers if each != OUTPUT and self.graph[each].op in VIEWS]
+        return len(views) == len(readers) and all(map(self._is_taken, views))
 
     def grown(self, begun: _Begun, longer_of: Longer = extended) -> _Begun | None:
         """Take an operator with what can be fused behind it, or in front of it."""

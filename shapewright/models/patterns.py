@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from shapewright.models.byte_patterns import OF_BYTES
 from shapewright.models.defects import defect
 from shapewright.models.elementwise import COMMUTATIVE
 from shapewright.models.graph import OUTPUT, Graph, Input, Node
@@ -187,7 +188,6 @@ RMS_NORM = [
 CENTRED = ("sub", "x", ("mean", "x"))
 PLAIN_NORM = _over_root(CENTRED, ("add", ("mean", _squared(CENTRED)), "eps"))
 LAYER_NORM = ("add", ("mul", "gamma", PLAIN_NORM), "beta")
-MULTIPLY_ADD = ("cast", ("add", ("mul", ("cast", "x"), ("cast", "y")), ("cast", "z")))
 BATCHED = ("reshape", ("matmul", ("reshape", "x"), ("reshape", "y")))
 """A product of more than three axes, as PyTorch carries it out."""
 PRODUCT = [
@@ -280,15 +280,6 @@ def _unchanged(graph: Graph, root: Node, bound: Bound) -> Made:
     return ("identity", (x,), {}) if bound["one"] == 1.0 and is_same else None
 
 
-def _multiply_add(graph: Graph, root: Node, bound: Bound) -> Made:
-    """A product and a sum that are rounded once: of floats, in float64."""
-    sources = [bound[name] for name in "xyz"]
-    doubles = [graph.source(root.inputs[0]), *(graph.source(each) for each in graph.source(root.inputs[0]).sources)]
-    are_floats = all(isinstance(each, str) and graph[each].dtype == "float32" for each in sources)
-    is_plain = are_floats and root.dtype == "float32" and all(each.dtype == "float64" for each in doubles)
-    return ("multiply_add", tuple(sources), {}) if is_plain else None
-
-
 def _same_shape(graph: Graph, root: Node, bound: Bound) -> Made:
     x = bound["x"]
     return ("identity", (x,), {}) if isinstance(x, str) and root.shape and graph[x].shape == root.shape else None
@@ -313,7 +304,7 @@ REWRITES = (
     *(Rewrite((op, "x"), _same_shape) for op in ("reshape", "expand")),
     Rewrite(("where", ("isnan", ("softmax", "x")), 0.0, ("softmax", "x")), _safe_softmax),
     Rewrite(BATCHED, _batched),
-    Rewrite(MULTIPLY_ADD, _multiply_add),
+    *(Rewrite(*each) for each in OF_BYTES),
     Rewrite(GELU, _unary("gelu")),
     Rewrite(GELU_TANH, _unary("gelu_tanh")),
     Rewrite(SILU, _unary("silu")),

@@ -8,6 +8,7 @@ from shapewright.models.graph import CannotLift, Operation, Shape
 from shapewright.models.lifted import Operand, View
 from shapewright.models.operands import operand
 from shapewright.models.views import each, product
+from tuner.program.catalogue import OPS
 from tuner.program.job.build import ProgramOp
 
 PLAIN_NORM = (
@@ -23,7 +24,7 @@ SAFE_SOFTMAX = (
     "z[m] = sum(n) e[m, n]\n"
     "out[m, n] = where(top[m] == -inf, 0.0, e[m, n] / z[m])"
 )
-REDUCERS = {"sum": "sum", "mean": "sum", "max": "max"}
+REDUCERS = {"sum": "sum", "mean": "sum", "max": "max", "min": "min"}
 
 
 def layer_norm(operation: Operation) -> Draft:
@@ -74,7 +75,7 @@ def _rows(operation: Operation, rank: int) -> tuple[Operand, View, Shape]:
 
 
 def reduce(operation: Operation) -> Draft:
-    """Sums, means and maxima over neighbouring axes; those in front and behind are flattened."""
+    """Sums, means and extremes over neighbouring axes; those in front and behind are flattened."""
     kind = str(operation.attr("kind"))
     if kind not in REDUCERS:
         raise CannotLift(f"reductions of kind {kind} are not lifted")
@@ -93,7 +94,7 @@ def reduce(operation: Operation) -> Draft:
     view = tuple(tuple(axis - (offset if axis >= last else 0) for axis in groups[name]) for name in kept)
     read = [name for name in "mnp" if groups[name]]
     x = Operand("x", source.name, tuple(groups[name] for name in read))
-    if read == ["m", "n"]:
+    if read == ["m", "n"] and f"reduce_{kind}" in OPS:
         return draft_of(f"reduce_{kind}", args, (x,), operation, view)
     target, body = "total" if kind == "mean" else "out", f"x[{', '.join(read)}]"
     text = f"{target}[{', '.join(kept)}] = {REDUCERS[kind]}(n) {body}"

@@ -52,11 +52,16 @@ class _Found:
         for taken in plan_of(text).operands:
             read = [tensors[each] for each in taken.inputs if each is not None]
             axes = [axis for group in taken.view for axis in group]
-            in_order = axes == list(range(len(axes))) and not taken.is_kept
+            in_order = axes == sorted(axes) and not taken.is_kept
             for each in read:
-                if each in self.inside and not (in_order and len(axes) == len(self.inside[each].sizes)):
+                if each in self.inside and not (in_order and _has_all(axes, self.inside[each].sizes)):
                     return False
         return True
+
+
+def _has_all(axes: Sequence[int], sizes: Sequence[Any]) -> bool:
+    """Whether all that a view leaves out is of size 1: the scale of each row is read without its last axis."""
+    return all(axis in axes or size == 1 for axis, size in enumerate(sizes))
 
 
 def make_chains(module: fx.GraphModule, constants: Collection[str], frozen: int = 0) -> int:

@@ -15,6 +15,7 @@ from torch import fx
 from torch._guards import TracingContext, detect_fake_mode, tracing
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, make_fx
 from torch.fx.experimental.symbolic_shapes import optimization_hint, statically_known_true, sym_or
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from shapewright.models.aten import fused
 from shapewright.models.fast_paths import spelled_out
@@ -142,10 +143,18 @@ def _constants(graph: fx.Graph) -> frozenset[str]:
     metadata = context.fw_metadata if context is not None else None
     kept = set(metadata.static_input_indices or ()) if metadata is not None else set()
     # Those of the module itself come first; TorchDynamo's graphs have none.
-    kept |= set(range(len(context.params_flat or ()) if context is not None else 0))
+    kept |= set(range(sum(map(_count, context.params_flat or ())) if context is not None else 0))
     inputs = _inputs(graph)
     written = {each for node in graph.nodes if _is_mutable(node) for each in node.all_input_nodes}
     return frozenset(node.name for place, node in enumerate(inputs) if place in kept and node not in written)
+
+
+def _count(tensor: torch.Tensor) -> int:
+    """How many inputs a tensor is: one of a class that wraps others, as quantised weights do, is all of these."""
+    if not is_traceable_wrapper_subclass(tensor):
+        return 1
+    names, _ = tensor.__tensor_flatten__()
+    return sum(_count(getattr(tensor, name)) for name in names)
 
 
 def _inputs(graph: fx.Graph) -> list[fx.Node]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from torch.export import Dim
 
 from shapewright.models.lifted import Lifting
 from tests.shapewright.models.checking import Formula, check_values, exported, labels, lifting_of
-from tests.shapewright.models.quantised import perceptron, rows_of
+from tests.shapewright.models.quantised import perceptron, rows_of, wrapped
 
 COUNT = Dim("m", min=1, max=64)
 K, N = 12, 5
@@ -119,3 +120,69 @@ def test_what_no_kernel_takes_is_left_with_the_reason() -> None:
     changing = lifted(torch._int_mm, bytes_of(K, N))
     assert not changing.ops
     assert "is new at every call" in changing.left[0].reason
+
+
+def test_rows_without_sign_are_those_with_one() -> None:
+    """As torchao multiplies where there is VNNI: 128 is added to each number, and what that adds is subtracted of the sums.
+
+    The largest number of a row is halfway between two bytes, so rows are compared behind libraries alone.
+    """
+    program = exported(wrapped(), (rows_of(3),), ({0: COUNT},))
+    lifting = lifting_of(program)
+    for size in (1, 5, 64):
+        check_values(program, replace(lifting, ops=lifting.ops[:2] + lifting.ops[3:6:2]), (rows_of(size),))
+    rows = [
+        "reduce_max + maximum",
+        "reduce + minimum + neg + maximum + div + maximum",
+        "mul + round + clamp + cast",
+    ]
+    layers = ["dense + cast + mul + mul + bias + gelu", "dense + cast + mul + mul + bias"]
+    assert labels(lifting) == [*rows, layers[0], *rows, layers[1]]
+    assert {left.reason.partition(":")[0] for left in lifting.left} == {"a single pass over memory on its own"}
+
+
+@pytest.mark.parametrize(
+    ("added", "dtype", "subtracted"), [(127, torch.uint8, 127), (128, torch.uint8, 127), (128, torch.int8, 128)]
+)
+def test_other_sums_with_a_shift_are_left(added: int, dtype: torch.dtype, subtracted: int) -> None:
+    weight = bytes_of(K, K)
+
+    def shifted(x: torch.Tensor) -> torch.Tensor:
+        sums = torch._int_mm((x.to(torch.int32) + added).to(dtype), weight)
+        return sums - weight.sum(0, keepdim=True, dtype=torch.int32) * subtracted
+
+    lifting = lifting_of(exported(Formula(shifted), (bytes_of(3, K),), (({0: COUNT},),)))
+    assert "sub" not in {name.partition("_")[0] for op in lifting.ops for name in op.nodes}
+    assert len(lifting.left) > 2
+
+
+def test_a_number_everywhere_is_a_number_where_nothing_shows_the_difference() -> None:
+    def shown(x: torch.Tensor) -> Any:
+        zeros = torch.zeros_like(x)
+        return torch.sin(x + zeros), torch.maximum(x, zeros).exp(), torch.clamp(x + zeros, -9, 9).to(torch.int8)
+
+    lifting = lifting_of(exported(Formula(shown), (torch.randn(3, K),), (({0: COUNT},),)))
+    # A sum with zeros makes zero of minus zero.
+    assert labels(lifting) == ["add + sin", "maximum + exp", "clamp + cast"]
+    assert not lifting.left
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("lies_as", ["nk", "kn"])
+def test_weights_of_bytes_stay_bytes_between_rows_of_floats(lies_as: str, dtype: torch.dtype) -> None:
+    weight = bytes_of(N, K) if lies_as == "nk" else bytes_of(K, N)
+    scale, bias = torch.rand(N, dtype=dtype) / 128, torch.randn(N, dtype=dtype)
+
+    def scaled(x: torch.Tensor) -> torch.Tensor:
+        cast = weight.to(dtype)
+        return x @ (cast.t() if lies_as == "nk" else cast) * scale + bias
+
+    program = exported(Formula(scaled), (torch.randn(3, K, dtype=dtype),), (({0: COUNT},),))
+    lifting = lifting_of(program)
+    if dtype is torch.float32:
+        check_values(program, lifting, (torch.randn(7, K),))
+    assert labels(lifting) == ["matmul + mul + bias"]
+    assert not lifting.left
+    (op,) = lifting.ops
+    assert (dict(op.workload.dtypes)["w"], op.workload.constants) == ("int8", ("w",))
+    assert next(each.fold for each in op.operands if each.tensor == "w") is None
