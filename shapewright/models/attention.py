@@ -8,11 +8,12 @@ key, the program reads it at ``h // share``. The catalogue's operator stands for
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from shapewright.models.draft import Draft, draft_of
 from shapewright.models.elementwise import shortest
 from shapewright.models.graph import ONE, CannotLift, Graph, Node, Operation
+from shapewright.models.heads import heads_in
 from shapewright.models.lifted import Operand, View
 from shapewright.models.masks import plain_mask
 from shapewright.models.operands import behind
@@ -21,12 +22,12 @@ from tuner.program.job.build import ProgramOp
 from tuner.program.language.dims import DimExpr
 
 PROGRAM = (
-    "dots[b, h, i, j] = sum(d) q[{q}] * k[{k}]\n"
+    "dots[b, h, i, j] = sum(d) {q} * {k}\n"
     "scores[b, h, i, j] = {scores}\n"
     "top[b, h, i] = max(j) scores[b, h, i, j]\n"
     "e[b, h, i, j] = exp(scores[b, h, i, j] - top[b, h, i])\n"
     "z[b, h, i] = sum(j) e[b, h, i, j]\n"
-    "mixed[b, h, i, d] = sum(j) e[b, h, i, j] * v[{v}]\n"
+    "mixed[b, h, i, d] = sum(j) e[b, h, i, j] * {v}\n"
     "out[{out}] = {result}"
 )
 """The catalogue's attention with other orders of axes, or with a mask."""
@@ -61,17 +62,12 @@ def attention(operation: Operation) -> Draft:
     share = _share(sizes)
     scale, mask = _scale(operation, sizes["d"]), plain_mask(graph, operation.input(3))
     seen = _seen(operation, sizes)
-    behind_it: tuple[str, ...] = ()
-    if len(names[0]) == 3:
-        laid = {name: _viewed(name, node, axes) for name, node, axes in zip("qkv", nodes, names, strict=True)}
-        out = "bhid"
-    else:
-        laid = {name: _laid(graph, name, node, axes) for name, node, axes in zip("qkv", nodes, names, strict=True)}
-        behind_it, out = _transposed_back(operation, names[0])
-    operands = [operand for operand, _ in laid.values()]
-    orders = {name: axes for name, (_, axes) in laid.items()}
+    laid = _laid_out(graph, nodes, names, share)
+    behind_it, out = _transposed_back(operation, names[0]) if len(names[0]) == 4 else ((), "bhid")
+    operands = list({each.operand.tensor: each.operand for each in laid}.values())
     view: View = tuple((names[0].index(axis),) if axis in names[0] else () for axis in out)
-    if mask is None and (orders, out) == (PLAIN, "bhid") and seen in ("", FROM_END):
+    is_plain = [each.axes for each in laid] == [*PLAIN.values()] and out == "bhid"
+    if mask is None and is_plain and seen in ("", FROM_END):
         own = {} if scale is None else {"scale": scale}
         own |= {"causal": True} if seen else {}
         draft = draft_of("attention", {**sizes, **own}, operands, operation, view)
@@ -82,11 +78,14 @@ def attention(operation: Operation) -> Draft:
         text = PROGRAM.format(
             scores=_scores(scale, sizes["d"], seen, read, is_bool),
             result=RESULT if may_be_nan else GUARDED,
-            **{name: ", ".join(axes).replace("g", share) for name, axes in {**orders, "out": out}.items()},
+            **{name: each.read for name, each in zip("qkv", laid, strict=True)},
+            out=", ".join(out),
         )
         args = {axis: size for axis, size in sizes.items() if axis != "g"}
         dtypes = {"mask": "bool"} if is_bool else {}
-        draft = draft_of(ProgramOp(text), args, [*operands, *([added] if added else [])], operation, view, dtypes)
+        shapes = {each.operand.tensor: each.shape for each in laid if each.shape}
+        program = ProgramOp(text, shapes=tuple(shapes.items()))
+        draft = draft_of(program, args, [*operands, *([added] if added else [])], operation, view, dtypes)
     return replace(draft, nodes=(*draft.nodes, *behind_it), view=each(4)) if behind_it else draft
 
 
@@ -168,6 +167,39 @@ def _scores(scale: float | None, d: DimExpr, seen: str, mask: str, is_bool: bool
 
 
 # -- how operands lie -----------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class _Laid:
+    """Queries, keys or values as an operand, and how a program reads it. ``axes``: those that it has where they are its
+    own alone; ``shape``: that of a tensor of which it is a part."""
+
+    operand: Operand
+    read: str
+    axes: str = ""
+    shape: tuple[str, ...] = ()
+
+
+def _laid_out(graph: Graph, nodes: list[Node], names: list[str], share: str) -> list[_Laid]:
+    """Parts of one tensor are read from one operand, called by the letters of them all."""
+    given = list(zip("qkv", nodes, names, strict=True))
+    wider = {name: heads_in(graph, node, axes, share) for name, node, axes in given if "h" in axes or "g" in axes}
+    letters: dict[tuple[str, View, int], str] = {}
+    for name, heads in wider.items():
+        if heads is not None:
+            key = heads.node.name, heads.view, heads.split
+            letters[key] = letters.get(key, "") + name
+    found = []
+    for name, node, axes in given:
+        if (heads := wider.get(name)) is not None:
+            tensor = letters[heads.node.name, heads.view, heads.split]
+            operand = Operand(tensor, heads.node.name, heads.view, split=heads.split)
+            read = f"{tensor}[{', '.join(heads.read)}]"
+            found.append(_Laid(operand, read, shape=tuple(map(str, heads.shape))))
+            continue
+        operand, own = _laid(graph, name, node, axes) if len(axes) == 4 else _viewed(name, node, axes)
+        found.append(_Laid(operand, f"{name}[{', '.join(own).replace('g', share)}]", own))
+    return found
+
+
 def _laid(graph: Graph, name: str, node: Node, axes: str) -> tuple[Operand, str]:
     """An operand before its transposes, if its rows still lie along d, and its axes in that order."""
     source, order = behind(graph, node)

@@ -12,6 +12,7 @@ from typing import Any
 
 from shapewright.models.fx_calls import Call
 from shapewright.models.fx_operators import TRANSLATIONS, WITHOUT_MEANING
+from shapewright.models.fx_parts import PARTS, SLICE, part_of
 from shapewright.models.graph import CannotLift, Graph, Input, Node, Shape
 from shapewright.models.lifted import Lifting
 from shapewright.models.lifting import lift_graph
@@ -21,12 +22,6 @@ from shapewright.models.translated import Translated
 from tuner.errors import InvalidInput
 from tuner.program.target import Target
 
-SLICE = "aten.slice.Tensor"
-PARTS = frozenset({
-    SLICE, "aten.select.int", "aten.split.Tensor", "aten.split_with_sizes.default", "aten.unbind.int",
-    "<built-in function getitem>",
-})  # fmt: skip
-"""Views of a part of a tensor: nothing is computed, and nothing is reported."""
 NUMBERS = {"aten.full.default": "fill_value", "aten.scalar_tensor.default": "s"}
 """Operators that make a tensor of one number; those without axes are read as the number."""
 
@@ -98,19 +93,16 @@ def _node(node: Any, nodes: Mapping[str, Node], constants: Collection[str], shap
     if not dtype:
         return Node(node.name, "scalar", sources, {}, shape, dtype)
     if str(node.target) in PARTS:
-        op = "identity" if _is_whole(node, nodes[sources[0]].shape, shape) else "part"
-        return Node(node.name, op, sources[:1], {}, shape, dtype)
+        source, attrs = part_of(node, nodes)
+        # A slice is all of what it is taken from where that is as large.
+        is_whole = str(node.target) == SLICE and bool(attrs) and shape is not None and nodes[source].shape == shape
+        op, kept = ("identity", {}) if is_whole else ("part", attrs or {})
+        return Node(node.name, op, (source,), kept, shape, dtype)
     try:
         translated = _translated(node, nodes, shape, dtype)
     except CannotLift as reason:
         return Node(node.name, "unknown", sources, {}, shape, dtype, f"{_named(node)}: {reason}")
     return Node(node.name, translated.op, translated.inputs, translated.attrs, shape, dtype)
-
-
-def _is_whole(node: Any, before: Shape | None, after: Shape | None) -> bool:
-    """Whether a slice is all of what it is taken from."""
-    step = node.args[4] if len(node.args) > 4 else node.kwargs.get("step", 1)
-    return str(node.target) == SLICE and step == 1 and before is not None and before == after
 
 
 def _translated(node: Any, nodes: Mapping[str, Node], shape: Shape | None, dtype: str) -> Translated:

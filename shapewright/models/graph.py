@@ -4,6 +4,8 @@ A node has a neutral name of its operation. Tensors come as names of other nodes
 
     input, constant [{value}]                         what a call brings, what stays (a weight); the one value of bools
     identity x, reshape x, permute x {order}, expand x
+    part x {axis, start, keep}                        elements of an axis, one alone without ``keep``; no attributes
+                                                      where it is another part
     linear x w [bias]                                 x[..., k] . w[n, k]^T
     matmul x y [addend]                               as NumPy's matmul, plus the addend
     int_matmul x y                                    rows of int8 by a matrix of int8, in sums of int32

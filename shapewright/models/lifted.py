@@ -61,7 +61,8 @@ class Operand:
     """An input of the library's call: the value of ``node``, through ``view``.
 
     ``constant``: its value stays between calls; the library packs those that ``workload.constants`` names. ``fold``:
-    the value is computed of several constants first.
+    the value is computed of several constants first. ``split``: the last dim of the view is looked at as rows of so
+    many elements, which are one more dim; the view keeps the order of the axes then, and leaves none out.
     """
 
     tensor: str
@@ -69,10 +70,12 @@ class Operand:
     view: View
     constant: bool = False
     fold: Fold | None = None
+    split: int = 0
 
     def value(self, tensors: Mapping[str, Any]) -> Any:
         """The operand's array, of the framework's by node."""
-        return viewed(self.fold.value(tensors) if self.fold else tensors[self.node], self.view)
+        value = viewed(self.fold.value(tensors) if self.fold else tensors[self.node], self.view)
+        return value.reshape([*value.shape[:-1], -1, self.split]) if self.split else value
 
 
 @dataclass(frozen=True, slots=True)

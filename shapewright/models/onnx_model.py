@@ -17,6 +17,7 @@ from shapewright.models.graph import CannotLift, Graph, Node, Shape
 from shapewright.models.model import Model
 from shapewright.models.onnx_dims import Dims, dtype_of
 from shapewright.models.onnx_operators import TRANSLATIONS
+from shapewright.models.onnx_parts import parts_of
 from shapewright.models.onnx_schemas import Call, Operator, Operators, attribute_value
 from shapewright.models.onnx_values import Values, folded, is_kept, shape_values
 from shapewright.models.patterns import recognised
@@ -24,7 +25,6 @@ from shapewright.models.translated import Translated
 from tuner.errors import InvalidInput, shown
 from tuner.program.language.dims import MAX_DIM, DimExpr
 
-PARTS = frozenset({"Slice", "Split"})
 OVERRIDDEN_SINCE = 4
 """The version of the file's format since which an initializer that is an input too is only its default."""
 CHECK = "onnx.checker.check_model says more"
@@ -165,16 +165,20 @@ class _Reader:
         value = self._value(node, attrs)
         if node.op_type == "Constant":
             self._constant_node(name, given)
-        elif value is not None:
+            return None
+        if value is not None:
             self._values[name] = value
             dtype = "int64" if value.dtype == object else value.dtype.name
             self._add(Node(name, "scalar", self._sources(node), {}, tuple(map(DimExpr.of, value.shape)), dtype))
-        elif node.op_type in PARTS:
-            for output in filter(None, node.output):
-                shape, dtype = self._told(output)
-                self._add(Node(output, "part", self._sources(node), {}, shape, dtype or self._dtype(node)))
-        else:
-            self._translate(node, self._call(node, operator, given), attrs)
+            return None
+        call = self._call(node, operator, given)
+        found = parts_of(call, [self._told(each)[0] if each else None for each in node.output])
+        if found is None:
+            return self._translate(node, call, attrs)
+        for output, own in ((each, own) for each, own in zip(node.output, found, strict=True) if each):
+            shape, dtype = self._told(output)
+            self._add(Node(output, "part", self._sources(node), own, shape, dtype or self._dtype(node)))
+        return None
 
     def _translate(self, node: Any, call: Call, attrs: Mapping[str, Any]) -> None:
         name, (told, dtype) = node.output[0], self._told(node.output[0])

@@ -15,6 +15,7 @@ from shapewright.models.graph import CannotLift, Graph, Input, Node, Shape
 from shapewright.models.model import Model, Place
 from shapewright.models.patterns import recognised
 from shapewright.models.relax_operators import ELEMENTWISE_NAMES, TRANSLATIONS, Call
+from shapewright.models.relax_parts import SLICE, SPLIT, item_of, slice_of
 from shapewright.models.translated import Translated
 from tuner.errors import InvalidInput
 from tuner.program.language.dims import DimExpr
@@ -83,6 +84,8 @@ class _Reading:
     nodes: dict[str, Node] = field(default_factory=dict)
     values: dict[str, Any] = field(default_factory=dict)
     scopes: dict[str, int] = field(default_factory=dict)
+    splits: dict[str, Any] = field(default_factory=dict)
+    """Calls that split a tensor, by the name of what they give."""
     names: Names = field(default_factory=Names)
     sizes: Names = field(default_factory=Names)
 
@@ -118,13 +121,16 @@ class _Reading:
         sources = self._read_by(value)
         if kind in VARIABLES and sources and shape is not None and self.nodes[sources[0]].shape == shape:
             return Node(name, "identity", sources, {}, shape, dtype)
+        if str(getattr(getattr(value, "op", None), "name", "")) == PREFIX + SPLIT:
+            self.splits[name] = value
         if not hasattr(binding.var.ty, "ndim") or kind == "ShapeExpr":
             return Node(name, "scalar", sources, {}, shape, dtype)
-        if kind in ("TupleGetItem", *VARIABLES):
-            # Of a tuple; or one whose shape is given here, and was not known before.
-            return Node(name, "part", sources, {}, shape, dtype)
         called: Any = getattr(value, "op", None)
         op = str(called.name).removeprefix(PREFIX) if type(called).__name__ == "Op" else kind
+        if kind in ("TupleGetItem", *VARIABLES) or op == SLICE:
+            # Of a tuple; or one whose shape is given here, and was not known before.
+            source, part = self._part(value, op, sources)
+            return Node(name, "part", source, part, shape, dtype)
         try:
             translated = self._translated(op, value)
         except CannotLift as reason:
@@ -132,6 +138,19 @@ class _Reading:
         except Exception as error:  # a defect of ours must not end the model
             return Node(name, "unknown", sources, {}, shape, dtype, f"{op}: {defect(error, name)}")
         return Node(name, translated.op, translated.inputs, translated.attrs, shape, dtype)
+
+    def _part(self, value: Any, op: str, sources: tuple[str, ...]) -> tuple[tuple[str, ...], Mapping[str, Any]]:
+        """What a part is taken of, and its attributes; of one of several values what was split."""
+        split = self.splits.get(sources[0]) if sources and op == "TupleGetItem" else None
+        call = value if op == SLICE else split
+        source = self._read_by(call)[:1] if call is not None else ()
+        shape = self.nodes[source[0]].shape if source else None
+        if call is None or shape is None:
+            return sources, {}
+        if op == SLICE:
+            return source, slice_of(call, shape)
+        fields = [self._described(each)[0] for each in value.tuple_value.ty.fields]
+        return source, item_of(call, int(value.index), fields, shape)
 
     def _translated(self, op: str, value: Any) -> Translated:
         if op == "call_tir":

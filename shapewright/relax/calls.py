@@ -77,6 +77,9 @@ class Calls:
         shape = self._graph.shape(operand.node)
         order = _order(operand.view, len(shape))
         dims = [product([shape[axis] for axis in group]) for group in operand.view]
+        if operand.split:
+            *dims, last = dims
+            dims += [last // operand.split, DimExpr.of(operand.split)]
         value = _permuted(visit(self._values[operand.node]), order)
         return self._reshaped(value, [shape[axis] for axis in order], dims)
 

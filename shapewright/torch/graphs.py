@@ -8,6 +8,7 @@ import torch
 from torch import fx
 from torch.fx.experimental.symbolic_shapes import statically_known_true, sym_or
 
+from shapewright.models import views
 from shapewright.models.fx import lift
 from shapewright.models.lifted import LiftedOp, Operand
 from shapewright.models.symbols import dim_of
@@ -149,22 +150,22 @@ class _Rewriting:
 
     def replace(self, op: LiftedOp, match: Match) -> str:
         """Call the library where the last node stands. Returns the plan's text."""
-        inputs, last = _inputs(op), self._nodes[op.output]
-        positions = {name: position for position, name in enumerate(inputs)}
-        packed = op.workload.constants
-        operands = tuple(
-            Taken(
-                tuple(None if name is None else positions[name] for name in _read(operand)),
-                operand.view, operand.fold, tensor.name in packed,
-            )
-            for operand, tensor in zip(op.operands, op.workload.inputs, strict=True)
-        )  # fmt: skip
-        plan = Plan(match.library.digest, operands, op.output_view, op.workload.outputs[0].dtype).text()
-        # What keeps a library from being called shows here, and not in the model's first call.
-        prepared(plan)
+        last, packed = self._nodes[op.output], op.workload.constants
+        given: dict[fx.Node, int] = {}
         with self._graph.inserting_before(last):
+            taken = []
+            for operand, tensor in zip(op.operands, op.workload.inputs, strict=True):
+                nodes = [None if name is None else self._nodes[name] for name in _read(operand)]
+                view = operand.view
+                if operand.split:
+                    nodes, view = [self._split(operand)], views.each(len(tensor.dims))
+                places = tuple(None if node is None else given.setdefault(node, len(given)) for node in nodes)
+                taken.append(Taken(places, view, operand.fold, tensor.name in packed))
+            plan = Plan(match.library.digest, tuple(taken), op.output_view, op.workload.outputs[0].dtype).text()
+            # What keeps a library from being called shows here, and not in the model's first call.
+            prepared(plan)
             sizes = list(map(self._size, op.output_shape))
-            new = self._graph.call_function(call, ([self._nodes[name] for name in inputs], sizes, plan))
+            new = self._graph.call_function(call, (list(given), sizes, plan))
         new.meta = dict(last.meta)
         last.replace_all_uses_with(new)
         self._nodes[op.output] = new
@@ -172,6 +173,14 @@ class _Rewriting:
             if not node.users and node.op != "placeholder":
                 self._graph.erase_node(node)
         return plan
+
+    def _split(self, operand: Operand) -> fx.Node:
+        """An operand's node with its last dim as rows, by a view that is put here."""
+        node = self._nodes[operand.node]
+        shape = [dim_of(size) for size in _value(node).shape]
+        *dims, last = (views.product([shape[axis] for axis in group]) for group in operand.view)
+        sizes = [*map(self._size, dims), (last.constant or 0) // operand.split, operand.split]
+        return self._graph.call_function(aten.reshape.default, (node, sizes))
 
     def _size(self, dim: DimExpr) -> Any:
         """A size, as a number or a node that is put here."""

@@ -49,3 +49,26 @@ def branches() -> Any:
         both = builder.emit(relax.Tuple([either, total]))
         builder.emit_func_output(both)
     return relax.transform.Normalize()(builder.finalize())
+
+
+def joined_heads(is_split: bool, width: int = WIDTH, heads: int = 2) -> Any:
+    """Attention over a product of constants that gives queries, keys and values side by side, which are split, or
+    sliced one by one."""
+    rng = np.random.default_rng(3)
+    weight = relax.const(rng.standard_normal((width, 3 * width)).astype("float32") / 8)
+    b, s = tirx.Var("batch", "int64"), tirx.Var("length", "int64")
+    x = relax.Var("x", relax.TensorType((b, s, width), "float32"))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x], attrs={"num_input": 1}):
+        with builder.dataflow():
+            y = builder.emit(relax.op.matmul(x, weight))
+            if is_split:
+                all_parts = builder.emit(relax.op.split(y, [width, 2 * width], axis=-1))
+                parts = [builder.emit(all_parts[place]) for place in range(3)]
+            else:
+                ends = [(place * width, (place + 1) * width) for place in range(3)]
+                parts = [builder.emit(relax.op.strided_slice(y, [2], [first], [end])) for first, end in ends]
+            q, k, v = (builder.emit(relax.op.reshape(each, (b, s, heads, width // heads))) for each in parts)
+            out = builder.emit_output(relax.op.nn.attention(q, k, v))
+        builder.emit_func_output(out)
+    return builder.finalize()

@@ -15,7 +15,7 @@ from tvm import relax, tirx
 
 import shapewright as sw
 from tests.shapewright.models.checking import TARGET
-from tests.shapewright.models.relax_modules import alike, branches
+from tests.shapewright.models.relax_modules import alike, branches, joined_heads
 from tuner.errors import InvalidInput
 
 WEIGHTS = {"w": (32, 32), "bias": (32,), "gamma": (32,)}
@@ -60,6 +60,27 @@ def test_a_module_has_the_same_workloads_from_relax_and_from_torch() -> None:
     found = sw.extract(module(), shape_vars={"batch": range(1, 9), "length": range(1, 9)}, target=TARGET)
     assert [str(task.workload) for task in found] == [str(task.workload) for task in own]
     assert [task.workload.key for task in found] == [task.workload.key for task in own]
+    assert not found.left
+
+
+class Joined(nn.Module):  # type: ignore[misc]
+    def __init__(self) -> None:
+        super().__init__()
+        self.joined = nn.Linear(32, 96, bias=False)
+
+    def forward(self, x: Any) -> Any:
+        q, k, v = (each.view(*each.shape[:2], 2, 16).transpose(1, 2) for each in self.joined(x).split(32, -1))
+        return functional.scaled_dot_product_attention(q, k, v).transpose(1, 2)
+
+
+@pytest.mark.parametrize("is_split", [True, False])
+def test_heads_of_one_product_are_read_where_they_lie(is_split: bool) -> None:
+    dims = {0: Dim("batch", min=1, max=8), 1: Dim("length", min=1, max=8)}
+    own = sw.extract(Joined().eval(), (torch.randn(2, 5, 32),), (dims,), target=TARGET)
+    ranges = {"batch": range(1, 9), "length": range(1, 9)}
+    found = sw.extract(joined_heads(is_split), shape_vars=ranges, target=TARGET)
+    first, second = ([str(task.workload.program).partition("scores")[0] for task in each] for each in (found, own))
+    assert first == second
     assert not found.left
 
 

@@ -19,10 +19,12 @@ import shapewright as sw
 from shapewright.relax import applying, linking
 from shapewright.snapshot.writing import chosen, offers_of, write_snapshot
 from shapewright.sources import libraries as libraries_by_digest
-from tests.shapewright.libraries import altered
-from tests.shapewright.models.relax_modules import alike, branches
-from tests.shapewright.torch.models import INNER, WIDTH
+from tests.shapewright.libraries import altered, save
+from tests.shapewright.models.relax_modules import alike, branches, joined_heads
+from tests.shapewright.torch.models import HEADS, INNER, WIDTH
 from tuner.errors import InvalidInput, ShapewrightError
+from tuner.program.job.task import SearchTask
+from tuner.program.target import native
 
 LENGTHS = ((1, 1), (2, 3), (3, 17), (5, 40))
 """Batch and length; most were never tuned on."""
@@ -131,6 +133,18 @@ def test_weights_that_are_parameters_are_left_where_they_must_be_packed(
         for name in ("up", "down")
     ]
     assert close(outputs(built(module), *WEIGHTS.values()), untuned)
+
+
+@pytest.mark.parametrize("is_split", [True, False])
+def test_heads_of_one_product_are_read_where_they_lie(is_split: bool, tmp_path: Path) -> None:
+    module, ranges = joined_heads(is_split, WIDTH, HEADS), {"batch": range(1, 9), "length": range(1, 65)}
+    for task in sw.extract(module, shape_vars=ranges):
+        save(tmp_path / task.workload.key, SearchTask(task.workload, None, task.shape_vars, target=native()))
+    changed = sw.relax.ApplyTuned(tmp_path, strict=True)(module)
+    assert [each.workload.split("(")[0] for each in sw.relax.report().replaced] == ["dense", "attention"]
+    assert "split" not in changed["main"].script()
+    assert "strided_slice" not in changed["main"].script()
+    assert close(outputs(built(changed)), outputs(built(module)))
 
 
 def test_a_function_of_another_name_is_changed_and_others_are_not(libraries: Path) -> None:

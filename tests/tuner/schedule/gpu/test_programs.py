@@ -57,6 +57,13 @@ PROGRAMS: Mapping[str, Mapping[str, Any]] = {
         "o[h, i, e] = sum(j) p[h, i, j] * v[h, j, e]\nout[h, i, e] = o[h, i, e] / z[h, i]",
         "extents": {"h": 2, "i": "T", "j": "T", "d": 16, "e": 16}, "dtype": {"n": "int32"},
     },
+    "attention in one product": {
+        "program": "a[h, i, j] = sum(d) y[i, h, d] * y[j, h//2 + 4, d]\n"
+        "s[h, i, j] = where(j <= i, a[h, i, j] * 0.25, -inf)\n"
+        "t[h, i] = max(j) s[h, i, j]\np[h, i, j] = exp(s[h, i, j] - t[h, i])\nz[h, i] = sum(j) p[h, i, j]\n"
+        "o[h, i, d] = sum(j) p[h, i, j] * y[j, h//2 + 6, d]\nout[i, h, d] = o[h, i, d] / z[h, i]",
+        "extents": {"h": 4, "i": "T", "j": "T", "d": 16}, "shapes": {"y": ["i", 9, "d"]},
+    },
     "linear attention": {
         "program": "kv[b, d, e] = sum(j) k[b, j, d] * v[b, j, e]\nout[b, i, e] = sum(d) q[b, i, d] * kv[b, d, e]",
         "extents": {"b": "U", "i": "T", "j": "T", "d": 8, "e": 9},

@@ -49,6 +49,21 @@ def attention(**args: Any) -> dict[str, Any]:
     return {"op": "attention", "args": {"b": 2, "h": 1, "i": "T", "j": "S", "d": 8} | args}
 
 
+def one_product(**fields: Any) -> dict[str, Any]:
+    """Heads of queries, keys and values side by side in one tensor; two heads of queries share one of the keys, and the
+    last head is nobody's."""
+    program = """
+dots[b, h, i, j] = sum(d) y[b, i, h, d] * y[b, j, h//2 + 4, d]
+s[b, h, i, j] = where(j <= i, dots[b, h, i, j] * 0.3, -inf)
+top[b, h, i] = max(j) s[b, h, i, j]
+p[b, h, i, j] = exp(s[b, h, i, j] - top[b, h, i])
+z[b, h, i] = sum(j) p[b, h, i, j]
+o[b, h, i, d] = sum(j) p[b, h, i, j] * y[b, j, h//2 + 6, d]
+out[b, i, h, d] = o[b, h, i, d] / z[b, h, i]"""
+    extents = {"b": 2, "h": 4, "i": "T", "j": "T", "d": 12}
+    return {"program": program, "extents": extents, "shapes": {"y": ["b", "i", 9, "d"]}, **fields}
+
+
 def task_of(data: dict[str, Any], target: Target | None = None, threads: int = 1, longest: int = 96) -> SearchTask:
     workload = workload_from_json(data)
     variables = tuple(ShapeVar(name, range(longest + 1)) for name in sorted(workload.variables))

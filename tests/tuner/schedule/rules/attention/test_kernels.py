@@ -20,6 +20,7 @@ from tests.tuner.schedule.rules.attention.programs import (
     attention,
     chain,
     kernel_of,
+    one_product,
     ragged,
     task_of,
 )
@@ -69,6 +70,8 @@ PROGRAMS: Mapping[str, Mapping[str, Any]] = {
         "where((j >= lo[b, i]) & (j < hi[i]) & (j != 3), a[b, i, j], -inf)", dtype={"lo": "int64", "hi": "int8"}
     ),
     "sizes": chain("a[b, i, j] * 0.25 + bias[j]", extents={"b": 1, "d": "D", "e": "E"}),
+    "one-product": one_product(),
+    "one-product-bf16": one_product(dtype="bfloat16"),
 }  # fmt: skip
 
 
@@ -103,6 +106,11 @@ CASES = (
     ("ranges", "whole", "native", 1),
     ("sizes", "online", "native", 2),
     ("sizes", "in-place-whole", "avx2", 1),
+    ("one-product", "online-padded", "native", 2),
+    ("one-product", "whole", "avx2", 1),
+    ("one-product", "in-place", "sse", 1),
+    ("one-product-bf16", "in-place-whole", "native", 1),
+    ("one-product-bf16", "online", "native", 2),
 )
 """(program, kernel, target, threads)"""
 QUICK = (
@@ -111,6 +119,7 @@ QUICK = (
     ("masked", "online", "native", 1),
     ("ragged", "online", "native", 1),
     ("window-of-data", "in-place", "avx2", 1),
+    ("one-product", "online-padded", "native", 2),
 )
 SLOW_CASES = (("window", "online", "avx2", 2), ("window-ahead", "whole", "native", 2))
 """Of much code, for `make soak`."""
