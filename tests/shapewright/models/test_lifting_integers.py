@@ -123,7 +123,7 @@ def test_what_no_kernel_takes_is_left_with_the_reason() -> None:
 
 
 def test_rows_without_sign_are_those_with_one() -> None:
-    """As torchao multiplies where there is VNNI: 128 is added to each number, and what that adds is subtracted of the sums.
+    """As torchao multiplies where there is VNNI: 128 is added to each number, and what that adds is subtracted again.
 
     The largest number of a row is halfway between two bytes, so rows are compared behind libraries alone.
     """
