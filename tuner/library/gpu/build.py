@@ -59,11 +59,22 @@ def build_gpu_library(
     layouts = _layouts([kernel.module for kernel in own])
     source, target = GpuSource(own), dispatcher.task.known_target
     host = gpu_host()
-    objects = [_entry_object(dispatcher.task.workload, layouts, dispatcher.tree, target, host), _compiled(source)]
+    objects = [
+        _entry_object(dispatcher.task.workload, layouts, dispatcher.tree, target, host),
+        _compiled(source, source.text(LAUNCH)),
+    ]
     binary = linked(objects, host, {})
     tools = {**codegen.toolchain(), **(toolchain or {})}
     scripts = [kernel.module.text for kernel in own]
     return package(dispatcher, binary, None, tools, job_id, scripts, layouts, source.targets)
+
+
+def build_launcher(kernels: Sequence[tuple[Module, Sequence[Cubin]]]) -> bytes:
+    """A shared object that launches any of these kernels by its number, and needs nothing but NVIDIA's driver: it
+    chooses none, and checks no shapes. Constants are packed as each module says. Raises as ``build_gpu_library`` does.
+    """
+    source = GpuSource([GpuKernel.of(module, cubins) for module, cubins in kernels])
+    return linked([_compiled(source, source.alone())], gpu_host(), {})
 
 
 def _layouts(modules: Sequence[Module]) -> dict[str, Layout]:
@@ -124,12 +135,12 @@ tirx.register_tir_pipeline(LOWERING, _lowering)
 
 
 # -- the launcher -----------------------------------------------------------------------------------------------------
-def _compiled(source: GpuSource) -> bytes:
+def _compiled(source: GpuSource, text: str) -> bytes:
     """The object file of a library's C, with its machine code. Raises MachineFailed where nothing compiles it."""
     with tempfile.TemporaryDirectory(prefix="shapewright-gpu-") as folder:
         for binary, name in source.binaries.items():
             (Path(folder) / name).write_bytes(binary)
-        (Path(folder) / "launcher.c").write_text(source.text(LAUNCH))
+        (Path(folder) / "launcher.c").write_text(text)
         command = [c_compiler(), *OPTIONS, "launcher.c", "-o", "launcher.o"]
         # Names of files stand in the code: it is compiled where they are, so that they are the same everywhere.
         done = subprocess.run(command, cwd=folder, check=False, capture_output=True, text=True, timeout=COMPILE_S)

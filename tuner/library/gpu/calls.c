@@ -30,6 +30,7 @@ static int sw_allocate(sw_call *call, int64_t bytes) {
   if (bytes <= 0) return 0;
   if (bytes > SW_MAX_BYTES)
     return SW_FAIL("a call would take %lld bytes of scratch memory, more than any GPU has", (long long)bytes);
+#if !SW_ALONE
   if (TVMFFIEnvGetDLPackManagedTensorAllocator()) {
     int64_t stride = 1;
     sw_tensor like = {.device_type = SW_CUDA, .device = call->number, .dims = 1, .code = SW_UINT, .bits = 8,
@@ -46,6 +47,7 @@ static int sw_allocate(sw_call *call, int64_t bytes) {
     call->memory = ((sw_tensor *)((char *)call->tensor + SW_OBJECT_BYTES))->data;
     return 0;
   }
+#endif
   int code = cu.allocate(&call->allocated, (size_t)bytes, call->stream);
   if (code)
     return SW_FAIL("GPU %d has no %lld bytes of scratch memory: %s", call->number, (long long)bytes, sw_why(code));
@@ -54,7 +56,9 @@ static int sw_allocate(sw_call *call, int64_t bytes) {
 }
 
 static int sw_finish(sw_call *call, int failed) {
+#if !SW_ALONE
   if (call->tensor) TVMFFIObjectDecRef(call->tensor);
+#endif
   if (call->allocated) {
     int code = cu.release(call->allocated, call->stream);
     if (code && !failed) failed = SW_FAIL("scratch memory cannot be given back: %s", sw_why(code));

@@ -28,6 +28,18 @@ typedef struct {
 } sw_tensor;
 enum { SW_CUDA = 2, SW_UINT = 1, SW_OBJECT_BYTES = 24 };
 
+#if SW_ALONE
+// Without it, as in bundles (tuner/bundle): whoever calls is handed the problem as text, work goes to the default stream,
+// and scratch memory is the driver's.
+static __thread char sw_problem[2048];
+static void TVMFFIErrorSetRaisedFromCStr(const char *kind, const char *message) {
+  snprintf(sw_problem, sizeof sw_problem, "%s: %s", kind, message);
+}
+static void *TVMFFIEnvGetStream(int32_t device_type, int32_t device) {
+  (void)device_type, (void)device;
+  return NULL;
+}
+#else
 extern void TVMFFIErrorSetRaisedFromCStr(const char *kind, const char *message);
 extern void *TVMFFIEnvGetStream(int32_t device_type, int32_t device);
 extern void *TVMFFIEnvGetDLPackManagedTensorAllocator(void);
@@ -42,6 +54,7 @@ typedef struct {
   const char *message;
   size_t message_size;
 } sw_error;
+#endif
 
 __attribute__((format(printf, 2, 3))) static int sw_raise(const char *kind, const char *format, ...) {
   char text[2048];

@@ -31,6 +31,8 @@ AXES = 3
 PARAMETERS = "void *self, const sw_any *arguments, int32_t count, sw_any *result"
 """Of a function that TVM FFI calls."""
 RUNTIME = ("integers.c", "devices.c", "calls.c")
+ALONE = "sw_alone"
+"""The function of a launcher that stands alone: see GpuSource.alone."""
 WARP = 32
 TARGET = re.compile(r"sm_(\d+)(\d)([a-z]?)")
 
@@ -101,7 +103,18 @@ class GpuSource:
     def _code(self, kernel: GpuKernel, place: int) -> tuple[Cubin, ...]:
         return tuple(kernel.cubins[target][place] for target in self.targets)
 
-    def text(self, name: str) -> str:
+    def alone(self) -> str:
+        """The C of a launcher that needs neither TVM's dispatcher nor TVM FFI: ALONE takes what ``text`` says, and
+        gives the text of a problem, or NULL."""
+        lines = [
+            f'__attribute__((visibility("default"))) const char *{ALONE}(const sw_any *arguments, int32_t count) {{',
+            "  sw_any result;",
+            "  return launch(NULL, arguments, count, &result) ? sw_problem : NULL;",
+            "}\n",
+        ]
+        return "\n".join([self.text("launch", is_alone=True), *lines])
+
+    def text(self, name: str, *, is_alone: bool = False) -> str:
         """``name``: what the function is called that takes the operands' pointers, the symbols, the number of a kernel,
         and that of the GPU."""
         cubins = [cubin for code in self._functions for cubin in code]
@@ -109,7 +122,7 @@ class GpuSource:
         defines = {
             "SW_FUNCTIONS": len(self._functions), "SW_TARGETS": len(self.targets), "SW_BOXES": max(most, 1),
             "SW_MAPS": int(most > 0), "SW_ALIGNMENT": ALIGNMENT, "SW_MAX_BYTES": f"INT64_C({MAX_BYTES})",
-            "SW_TARGET_NAMES": f'"{", ".join(self.targets)}"',
+            "SW_TARGET_NAMES": f'"{", ".join(self.targets)}"', "SW_ALONE": int(is_alone),
         }  # fmt: skip
         return "\n".join([
             "#define _GNU_SOURCE",

@@ -1,41 +1,22 @@
 """What happens on the device: candidates are loaded, verified and timed in one process that may die of any of them.
 
-The functions that ``register`` makes known are called by RpcRunner over TVM RPC, each session in a process of its
-own, so a Bench lives as long as a session.
+It needs NumPy alone: how code is loaded, and where it runs, is given. A Bench lives as long as its process, which is
+that of a session (functions.py), or of a bundle's runner (tuner/bundle/session.py).
 """
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
-
-import tvm
-import tvm_ffi
 
 from tuner.library.package import ENTRY
 from tuner.measure._base import Turns
 from tuner.measure.device.place import Place, Timing
-from tuner.measure.device.signer import Signer
 from tuner.measure.machine import failure_kind, told
-from tuner.measure.rpc_names import (
-    BASELINES,
-    DESCRIBE,
-    JOIN,
-    LAST_ANSWER,
-    LEVELS,
-    OPEN,
-    PREPARE,
-    TAKE_TURNS,
-    TRIAL,
-    VERIFY,
-)
 from tuner.measure.sandbox.confinement import Appetite
-from tuner.measure.sandbox.limits import time_limit
 from tuner.measure.timing.baselines import MIN_CALLS
 from tuner.measure.timing.protocol import Timed, Timer
 from tuner.measure.timing.turns import Contender, TurnTaking
@@ -43,13 +24,17 @@ from tuner.measure.verification.guarded import Array, Guarded
 from tuner.measure.verification.inputs import Domain, Made, domain_of, random_array
 from tuner.measure.verification.verify import Case, cases
 from tuner.program.job.task import SearchTask
-from tuner.program.language.workload import JsonObject, WorkloadInstance
+from tuner.program.language.workload import JsonObject, Workload, WorkloadInstance
 from tuner.program.target.calibration import Levels
 from tuner.records import Baselines, ErrorKind
-from tuner.schedule import layouts_of
 from tuner.schedule.layout import Layout
 from tuner.schedule.space import MicroKernel
 
+Load = Callable[[Any], Any]
+"""Gives the module of what a candidate is sent as: of the bytes of a shared object, where nothing else is said."""
+CasesOf = Callable[[Workload, Made], list[Case]]
+LayoutsOf = Callable[[SearchTask, MicroKernel], Mapping[str, Layout]]
+"""How a kernel takes its constants (tuner.schedule.layouts_of)."""
 MAX_ERROR = 2000
 GREEDY = 99
 """The exit code of a session that a candidate has left too little of."""
@@ -59,30 +44,31 @@ class Bench:
     """Measures candidates of one search task in this process. Inputs and references are made once and kept: those that
     every candidate is verified at by ``prepare``, or at the first trial. ``is_over``: no other one can run here."""
 
-    def __init__(self, task: SearchTask, directory: Path, place: Place) -> None:
+    def __init__(
+        self, task: SearchTask, place: Place, load: Load, layouts_of: LayoutsOf, cases_of: CasesOf = cases
+    ) -> None:
         self._task, self._place = task, place
-        self._directory = directory
+        self._load, self._layouts_of, self._cases_of = load, layouts_of, cases_of
         self._made: Made = {}
         self._cases: list[Case] | None = None
         self._arrays: dict[tuple[str, tuple[int, ...], Domain, Layout | None], Array] = {}
         self._timer = Timer(place.anchor)
-        self._loaded = 0
         self.is_over = False
         self._appetite, self._own_before = Appetite(), 0
 
     def prepare(self) -> list[Case]:
         """The cases that every candidate is verified at, made at the first call."""
         if self._cases is None:
-            self._cases = cases(self._task.workload, self._made)
+            self._cases = self._cases_of(self._task.workload, self._made)
             # What they take is no candidate's.
             self._appetite, self._own_before = Appetite(), self._own_bytes()
         return self._cases
 
-    def trial(self, kernel: MicroKernel, binary: bytes, shapes: Sequence[Mapping[str, int]]) -> list[JsonObject]:
+    def trial(self, kernel: MicroKernel, binary: Any, shapes: Sequence[Mapping[str, int]]) -> list[JsonObject]:
         """Verify a candidate and time it on each of ``shapes``: the facts of a MeasureResult for each."""
         try:
             module = self._load(binary)
-            layouts = layouts_of(self._task, kernel)
+            layouts = self._layouts_of(self._task, kernel)
             problem = self._verify(module[ENTRY], layouts)
         except Exception as error:  # a candidate that raises is a result
             return [self._raised(error) for _ in shapes]
@@ -94,7 +80,9 @@ class Bench:
         """What is wrong with a build at these values of the workload's symbols; None if nothing is."""
         try:
             call = self._load(binary)[ENTRY]
-            return self._check(call, layouts_of(self._task, kernel), Case.of(self._task.workload, dims, self._made))
+            return self._check(
+                call, self._layouts_of(self._task, kernel), Case.of(self._task.workload, dims, self._made)
+            )
         except Exception as error:  # a build that raises is a result
             self._notes_loss()
             return told(error)[:MAX_ERROR]
@@ -111,9 +99,9 @@ class Bench:
         """Time builds, and NumPy, in turns: see TurnsRequest."""
         kernels = [MicroKernel.from_json(kernel) for kernel in data["kernels"]]
         modules = [self._load(binary) for binary in binaries]
-        layouts = [layouts_of(self._task, kernel) for kernel in kernels]
+        layouts = [self._layouts_of(self._task, kernel) for kernel in kernels]
         contenders: list[list[Contender | None]] = []
-        for at, instance in enumerate(_instances(data)):
+        for at, instance in enumerate(instances_of(data)):
             dims = self._task.workload.dims(instance.shape)
             own: list[Contender | None] = []
             for places in data["runs"]:
@@ -135,16 +123,6 @@ class Bench:
 
     def _own_bytes(self) -> int:
         return sum(array.nbytes for array in (*self._arrays.values(), *self._made.values()))
-
-    def _load(self, binary: bytes) -> Any:
-        # Each under a name of its own: the loader takes a known path for a library that it has already.
-        self._loaded += 1
-        path = self._directory / f"candidate{self._loaded}.so"
-        path.write_bytes(binary)
-        try:
-            return tvm.runtime.load_module(str(path))
-        finally:
-            path.unlink()
 
     def _verify(self, call: Callable[..., object], layouts: Mapping[str, Layout]) -> str | None:
         problems = (self._check(call, layouts, case) for case in self.prepare())
@@ -190,67 +168,7 @@ class Bench:
         return self._arrays[key]
 
 
-def register(describe: Callable[[], JsonObject], signer: Signer, place: Callable[[SearchTask], Place]) -> None:
-    """Make the functions of a device known to TVM RPC. Call before serving; sessions inherit them. ``place``: where
-    candidates of a task run, made in the session."""
-    open_bench: list[Bench] = []
-
-    def start(request: str) -> str:
-        """Begin with one task."""
-        signer.close()
-        task = SearchTask.from_json(json.loads(request))
-        open_bench[:] = [Bench(task, Path.cwd(), place(task))]
-        return json.dumps(describe())
-
-    def limited(request: str, work: Callable[[Bench, JsonObject], object]) -> str:
-        """Do ``work``; the process ends (SIGALRM) if that takes longer than the request's limit_s."""
-        data = json.loads(request)
-        bench = open_bench[0]
-        with time_limit(data["limit_s"]):
-            answer = work(bench, data)
-            bench.end_if_greedy()
-            return json.dumps({LAST_ANSWER: answer} if bench.is_over else answer)
-
-    def prepare(request: str, _: bytes) -> str:
-        """Make what candidates are verified with: large weights take longer than a trial may."""
-        return limited(request, lambda bench, _: len(bench.prepare()))
-
-    def trial(request: str, binary: bytes) -> str:
-        """Measure one candidate on the request's shapes."""
-        return limited(request, lambda bench, data: bench.trial(_kernel(data), bytes(binary), data["shapes"]))
-
-    def verify(request: str, binary: bytes) -> str:
-        """Check one build at the request's values of the symbols."""
-        return limited(request, lambda bench, data: bench.verify(_kernel(data), bytes(binary), data["dims"]))
-
-    def baselines(request: str, binary: bytes) -> str:
-        """Measure what the task's kernels are compared with, at the request's instances; the roof with ``binary``."""
-        return limited(request, lambda bench, data: bench.baselines(_instances(data), bytes(binary)).to_json())
-
-    def levels(request: str, binary: bytes) -> str:
-        """Measure the device's peak and what it reads from each level of memory, with ``binary``."""
-        return limited(request, lambda bench, _: bench.levels(bytes(binary)).to_json())
-
-    def turns(request: str, *binaries: bytes) -> str:
-        """Time the builds of ``binaries`` in turns at the request's instances."""
-        return limited(request, lambda bench, data: bench.turns(data, [bytes(each) for each in binaries]).to_json())
-
-    tvm_ffi.register_global_func(OPEN, start, override=True)
-    tvm_ffi.register_global_func(PREPARE, prepare, override=True)
-    tvm_ffi.register_global_func(TRIAL, trial, override=True)
-    tvm_ffi.register_global_func(VERIFY, verify, override=True)
-    tvm_ffi.register_global_func(BASELINES, baselines, override=True)
-    tvm_ffi.register_global_func(LEVELS, levels, override=True)
-    tvm_ffi.register_global_func(TAKE_TURNS, turns, override=True)
-    tvm_ffi.register_global_func(JOIN, lambda nonce: json.dumps(signer.answer(nonce)), override=True)
-    tvm_ffi.register_global_func(DESCRIBE, lambda: json.dumps(describe()), override=True)
-
-
-def _kernel(data: JsonObject) -> MicroKernel:
-    return MicroKernel.from_json(data["kernel"])
-
-
-def _instances(data: JsonObject) -> list[WorkloadInstance]:
+def instances_of(data: JsonObject) -> list[WorkloadInstance]:
     return [WorkloadInstance.from_json(instance) for instance in data["instances"]]
 
 

@@ -25,14 +25,15 @@ from pathlib import Path
 from typing import NoReturn
 
 import numpy.ma
-import numpy.random  # noqa: F401 - sessions may be unable to read them, as another user
+import numpy.random  # noqa: F401 - sessions may be unable to read these, as another user
+import psutil  # noqa: F401 - as above
 from tvm.rpc import base
 from tvm.rpc import server as rpc_server
 
 from tuner.device_auth import Claim
 from tuner.errors import GpuFailed, InvalidInput
 from tuner.measure.child import announce, orphaned
-from tuner.measure.device import bench
+from tuner.measure.device import functions
 from tuner.measure.device.cpu import CpuPlace
 from tuner.measure.device.options import HERE, DeviceOptions, parse_options, placed
 from tuner.measure.device.place import Place
@@ -126,7 +127,7 @@ def serve(options: DeviceOptions, ready: Ready, should_stop: Callable[[], bool])
     about = describe(options, server, gpu)
     signer = Signer.inherited()
     signer.claim(Claim(about["id"], about["key"], server, Target.from_json(about["target"]).fingerprint))
-    bench.register(lambda: {**about, "killed": sessions.killed}, signer, _place_of(gpu))
+    functions.register(lambda: {**about, "killed": sessions.killed}, signer, _place_of(gpu))
     os.register_at_fork(after_in_child=lambda: _begin_session(options))
     threading.excepthook = sessions.ended
     base.connect_with_retry = unhurried(base.connect_with_retry)

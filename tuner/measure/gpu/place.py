@@ -39,12 +39,14 @@ WAKE_S = 0.2
 
 
 class GpuPlace:
-    """A ``Place`` (tuner.measure.device.place) on a GPU of this machine, by its number. Raises GpuFailed."""
+    """A ``Place`` (tuner.measure.device.place) on a GPU of this machine, by its number. Raises GpuFailed.
+
+    ``tensor``: makes of dtype, shape, number of the GPU and address what a candidate takes."""
 
     alignment = 16
 
-    def __init__(self, task: SearchTask, number: int, gpu: Gpu) -> None:
-        self._task, self._number, self._gpu = task, number, gpu
+    def __init__(self, task: SearchTask, number: int, gpu: Gpu, tensor: Callable[..., Any] = gpu_tensor) -> None:
+        self._task, self._number, self._gpu, self._make_tensor = task, number, gpu, tensor
         self._driver = Driver()
         device = self._driver.device(number)
         self._driver.use(device)
@@ -144,7 +146,7 @@ class GpuPlace:
         return self._kept[id(array)][1]
 
     def _tensor(self, array: Array, address: int) -> Any:
-        return gpu_tensor(array.dtype.name, array.shape, self._number, address)
+        return self._make_tensor(array.dtype.name, array.shape, self._number, address)
 
     def _flush_of(self, arrays: Mapping[str, Array]) -> Flush | None:
         """What comes before every call, by the state of the caches that the task asks for."""

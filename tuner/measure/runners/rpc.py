@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from math import prod
 from typing import Any
 
 from tuner.measure._base import (
@@ -20,24 +19,16 @@ from tuner.measure._base import (
     never,
     share_ends,
 )
+from tuner.measure.limits import RUN_TIMEOUT_S, run_limit_s, slowest_s
 from tuner.measure.machine import MACHINE
 from tuner.measure.roof.kernels import levels_binary, roof_binary
 from tuner.measure.rpc_names import BASELINES, LEVELS, PREPARE, TAKE_TURNS, TRIAL, VERIFY
 from tuner.measure.runners.session import GRACE_S, OPEN_TIMEOUT_S, Connect, Session, SessionDied
-from tuner.program.job.cache import Cache
 from tuner.program.job.task import SearchTask
-from tuner.program.language.dtypes import DTYPES
 from tuner.program.language.workload import JsonObject, WorkloadInstance
 from tuner.program.target.calibration import Levels
 from tuner.records import Baselines, ErrorKind, MeasureResult
 
-RUN_TIMEOUT_S = 10.0
-SLOWEST_FLOPS = 5e9
-"""The least speed of a candidate: slower ones run into their time limit."""
-SLOWEST_FLUSH = 5e8
-"""Bytes that are flushed from the caches in a second, at the least."""
-CALLS = 6
-"""Calls of a kernel that one instance takes at least: warm-up and samples (see tuner.measure.timing.protocol)."""
 VERIFY_TIMEOUT_S = 60.0
 LEVELS_S = 3.0
 """The time that reading all levels of memory may take, about."""
@@ -253,8 +244,7 @@ class RpcRunner:
         return ErrorKind.CRASH, f"the device's process died of it: {death}"
 
     def _limit_s(self, task: SearchTask, instances: Sequence[WorkloadInstance]) -> float:
-        dims = [task.workload.dims(instance.shape) for instance in instances]
-        return self._timeout_s + CALLS * sum(_slowest_s(task, values) for values in dims)
+        return run_limit_s(task, instances, self._timeout_s)
 
     def _trial(self, request: RunRequest, limit_s: float) -> JsonObject:
         shapes = [instance.shape for instance in request.instances]
@@ -281,15 +271,7 @@ class RpcRunner:
 def _verify_limit_s(task: SearchTask, dims: Mapping[str, int]) -> float:
     """The reference takes no more than VERIFY_TIMEOUT_S, as it is of a sample where an output is large; one call of the
     kernel is of all of it."""
-    return VERIFY_TIMEOUT_S + _slowest_s(task, dims)
-
-
-def _slowest_s(task: SearchTask, dims: Mapping[str, int]) -> float:
-    """One call at SLOWEST_FLOPS, its operands flushed before. What does no arithmetic takes time, too."""
-    workload = task.workload
-    flushed = () if task.cache is Cache.WARM else workload.operands
-    size = sum(prod(tensor.shape(dims)) * DTYPES[tensor.dtype].bytes for tensor in flushed)
-    return max(workload.flops(dims), workload.points(dims)) / SLOWEST_FLOPS + size / SLOWEST_FLUSH
+    return VERIFY_TIMEOUT_S + slowest_s(task, dims)
 
 
 def _all(request: RunRequest, device: str, kind: ErrorKind, message: str, run_s: float) -> list[MeasureResult]:

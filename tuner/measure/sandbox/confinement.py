@@ -19,8 +19,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
-
 from tuner.errors import MAX_SHOWN, InvalidInput
 from tuner.measure.sandbox import syscalls
 
@@ -148,6 +146,8 @@ def memory_of(limits: Limits) -> int:
     """Bytes; 0 is no limit."""
     if limits.memory is not None:
         return limits.memory
+    import psutil  # noqa: PLC0415 - for devices alone: a bundle's host need not have it
+
     available = psutil.virtual_memory().total
     with suppress(OSError, ValueError):  # no control group, or "max"
         available = min(available, int(GROUP_LIMIT.read_text()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tuner.errors import InvalidInput
@@ -47,3 +48,20 @@ def _solved(name: str, missing: list[str], dims: list[tuple[str, int, DimExpr]])
         if slope > 0 and (rest := dim - DimExpr.var(name) * slope).variables.isdisjoint(missing):
             return SolvedSymbol(name, operand, position, slope, rest)
     return None
+
+
+def symbols_at(workload: Workload, shapes: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    """The values of the symbols, in order, for operands of these shapes in call order; constants may be packed. Sizes
+    that do not fit together are not told."""
+    found: dict[str, int] = {}
+    sizes: dict[tuple[str, int], int] = {}
+    for operand, shape in zip(workload.operands, shapes, strict=True):
+        # A packed constant may have fewer dims, or more: none of them is a symbol then.
+        for position, (dim, size) in enumerate(zip(operand.dims, shape, strict=False)):
+            sizes[operand.name, position] = size
+            if dim.constant is None:
+                found.setdefault(str(dim), size)
+    for solved in solved_symbols(workload):
+        rest = sizes[solved.operand, solved.position] - solved.rest.evaluate(found)
+        found[solved.symbol] = rest // solved.slope
+    return tuple(found[symbol] for symbol in workload.symbols)

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.gpu.cases import sample_choices
 from tests.contract.rule_samples import SAMPLES
 from tests.tuner.library.gpu import driven
 from tests.tuner.library.gpu.driven import build, loaded, on_gpu
+from tests.tuner.schedule.gpu.sampled import sample_choices
 from tuner.library.dispatcher import Leaf, Node, Tree, choose
 from tuner.library.package import packed_layouts
 from tuner.measure.verification.inputs import random_inputs

@@ -10,22 +10,26 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tvm_ffi
 
-from benchmarks.gpu.cases import sample_choices
 from tests.contract.rule_samples import SAMPLES
 from tests.tuner.library.gpu import driven
-from tests.tuner.library.gpu.driven import arrays_of, build, dense, loaded, on_gpu
+from tests.tuner.library.gpu.driven import arrays_of, build, dense, fake_cubins, loaded, on_gpu
 from tests.tuner.library.gpu.launches import differences
+from tests.tuner.schedule.gpu.sampled import sample_choices
+from tuner.errors import GpuFailed
 from tuner.library.dispatcher import Leaf, Node, choose
-from tuner.library.package import LibraryFiles
+from tuner.library.gpu.build import build_launcher
+from tuner.library.package import ENTRY, LibraryFiles
+from tuner.measure.gpu.launcher import Launcher, operand
 from tuner.measure.verification.ragged import ragged_dims
 from tuner.program.job.build import workload_from_json
 from tuner.schedule.gpu.module import Module
-from tuner.schedule.gpu.plan import Choices
+from tuner.schedule.gpu.plan import Choices, emit
 from tuner.schedule.gpu.tiling import Tiling
 from tuner.schedule.packing import aligned
 
@@ -34,6 +38,8 @@ THREE = (
     Choices(product=Tiling(16, 64, 32, swap=True)), Choices(product=Tiling(64, 32, 32, split_k=3, descriptors=True)),
     Choices(product=Tiling(128, 64, 64, num_warps=8, parts=3)),
 )  # fmt: skip
+EVERY = list(enumerate(sample for samples in SAMPLES.values() for sample in samples.values()))
+"""The samples by number, as test_launching has them."""
 SPLIT = Choices(product=Tiling(64, 64, 32, split_k=2))
 
 
@@ -81,6 +87,40 @@ def dispatched(sizes: Sequence[int]) -> list[str]:
         for size in sizes:
             found += called(library, modules[choose(TREE, {"m": size})], {"m": size})
     return found
+
+
+def alone(number: int) -> list[str]:
+    """What differs where a launcher that stands alone runs three kernels, or that of the sample of a number."""
+    workload = dense(k=64) if number < len(THREE) else workload_from_json(dict(EVERY)[number])
+    every = THREE if number < len(THREE) else [sample_choices(number)]
+    modules = [emit(workload, each) for each in every]
+    found = list[str]()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "launcher.so"
+        path.write_bytes(build_launcher([(module, fake_cubins(module)) for module in modules]))
+        launcher = Launcher(path, workload)
+        for place, module in enumerate(modules):
+            for dims in sorted(ragged_dims(workload), key=workload.points)[:3]:
+                arrays = arrays_of(module, dims)
+                given = [operand(each.dtype.name, each.shape, 0, each.ctypes.data) for each in arrays]
+                driven.driver.forget()
+                launcher.module(place)[ENTRY](*given)
+                found += differences(module, dims, arrays, driven.driver.calls(), 0)
+    return found
+
+
+def alone_failing() -> str:
+    """What such a launcher raises where the driver launches nothing."""
+    workload, choices = dense(k=64), Choices()
+    with tempfile.TemporaryDirectory() as folder, settings(fail="cuLaunchKernel=2"):
+        module, path = emit(workload, choices), Path(folder) / "launcher.so"
+        path.write_bytes(build_launcher([(module, fake_cubins(module))]))
+        given = [operand(each.dtype.name, each.shape, 0, each.ctypes.data) for each in arrays_of(module, {"m": 5})]
+        try:
+            Launcher(path, workload).module(0)[ENTRY](*given)
+        except GpuFailed as error:
+            return str(error)
+    return "nothing"
 
 
 def on_streams() -> tuple[list[str], list[dict[str, Any]]]:

@@ -26,6 +26,18 @@ def test_a_call_launches_what_run_of_its_module_does(gpu: ProcessPoolExecutor, s
     assert gpu.submit(launching.sample_differences, rule, title, number, 5).result(TIMEOUT_S) == []
 
 
+@pytest.mark.parametrize("number", range(0, len(TITLES), 20))
+def test_a_launcher_that_stands_alone_does_the_same_for_each_of_its_kernels(
+    gpu: ProcessPoolExecutor, number: int
+) -> None:
+    assert gpu.submit(launching.alone, number).result(TIMEOUT_S) == []
+
+
+def test_what_a_launcher_that_stands_alone_cannot_do_is_said(gpu: ProcessPoolExecutor) -> None:
+    said = gpu.submit(launching.alone_failing).result(TIMEOUT_S)
+    assert said.startswith("GpuFailed: kernel_0 cannot be launched on GPU 0: ")
+
+
 @drawing(max_examples=5, deadline=None)
 @given(sizes=st.lists(st.integers(0, 100_000) | st.integers(0, 200), min_size=1, max_size=20))
 def test_the_kernel_that_the_tree_chooses_is_launched_at_every_size(gpu: ProcessPoolExecutor, sizes: list[int]) -> None:
