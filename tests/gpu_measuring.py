@@ -3,13 +3,15 @@ for NVIDIA's driver runs, and that behave as they are asked to. Beside tests/mea
 
 from __future__ import annotations
 
+import pickle
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,9 +25,12 @@ from tuner.measure.runners.local_device import LocalDevice
 from tuner.program.job.task import SearchTask
 from tuner.program.language.workload import WorkloadInstance
 from tuner.program.target import Target
+from tuner.records import ErrorKind
+from tuner.schedule import emit as emit_of
 from tuner.schedule.gpu.cubin import SCRATCH_POINTERS, Cubin
 from tuner.schedule.gpu.plan import Choices, emit
 from tuner.schedule.gpu.tiling import Tiling
+from tuner.schedule.space import MicroKernel
 
 H100 = Target.from_json({"kind": "cuda", "product": "h100"})
 TASK = SearchTask("matmul", {"m": T, "n": N, "k": K}, (T,), instances=[5, 64], target=H100)
@@ -95,6 +100,74 @@ def built(behaviour: str = RIGHT, number: int = 0) -> BuildResult:
 
 def request(behaviour: str = RIGHT, number: int = 0, *shapes: int) -> RunRequest:
     return RunRequest(built(behaviour, number), tuple(WorkloadInstance.of({"T": t}) for t in shapes or (5,)))
+
+
+# -- kernels of searches ----------------------------------------------------------------------------------------------
+_PRODUCT = """
+#include <stdint.h>
+enum { N = %(n)d, K = %(k)d, ROWS = %(rows)d, HANGS = 1, ILLEGAL_ADDRESS = 700 };
+int %(name)s(const unsigned *grid, void **parameters, uint64_t *ns) {
+  float *out = *(float **)parameters[%(out)d], *x = *(float **)parameters[%(x)d], *y = *(float **)parameters[%(y)d];
+  const int m = *(int *)parameters[3];
+  *ns = 1000 + 4000 * (uint64_t)((m + ROWS - 1) / ROWS) / ROWS;
+  for (int i = 0; i < m; ++i)
+    for (int j = 0; j < N; ++j) {
+      float sum = 0;
+      for (int p = 0; p < K; ++p) sum += x[i * K + p] * y[p * N + j];
+      out[i * N + j] = sum;
+    }
+  %(behaviour)s
+  return 0;
+}
+"""
+
+
+def seconds_of(kernel: MicroKernel, m: int) -> float:
+    """What the kernel of a Compiler takes."""
+    rows = kernel["block_m"]
+    return 1e-9 * (1000 + 4000 * -(-m // rows) // rows)
+
+
+@cache
+def _product(**facts: Any) -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        source, binary = Path(folder) / "kernel.c", Path(folder) / "kernel.so"
+        source.write_text(_PRODUCT % facts)
+        subprocess.run(["gcc", "-shared", "-fPIC", "-O1", "-o", str(binary), str(source)], check=True, timeout=60)
+        return binary.read_bytes()
+
+
+class Compiler:
+    """A ``Builder`` for a matmul of any m, whose machine code the stand-in runs, the longer the smaller its tiles are.
+    It refuses what takes several launches, or tensor maps. ``behaviour``: what else a kernel does, in C."""
+
+    def __init__(self, behaviour: Callable[[MicroKernel], str] = lambda _: RIGHT) -> None:
+        self._behaviour = behaviour
+
+    def build(self, task: SearchTask, kernels: Sequence[MicroKernel]) -> list[BuildResult]:
+        return [self._built(task, kernel) for kernel in kernels]
+
+    def library(self, dispatcher: Dispatcher, job_id: str | None, objects: Mapping[MicroKernel, bytes]) -> LibraryFiles:
+        task = dispatcher.task
+        made = [(emit_of(task, each, each.id), pickle.loads(objects[each])) for each in dispatcher.kernels]
+        return build_gpu_library(dispatcher, made, job_id)
+
+    def close(self) -> None:
+        """Nothing was started."""
+
+    def _built(self, task: SearchTask, kernel: MicroKernel) -> BuildResult:
+        module = emit_of(task, kernel, kernel.id)
+        launches = module.launches
+        if len(launches) > 1 or launches[0].function.descriptors:
+            return BuildResult(kernel, None, 0.0, ErrorKind.BUILD, "kernel_0 spills 8 bytes")
+        function, sizes = launches[0].function, {axis: dim.constant for axis, dim in task.workload.sizes.items()}
+        places = {name: place for place, name in enumerate(function.pointers)}
+        what = {"rows": kernel["block_m"], "behaviour": self._behaviour(kernel), **places}
+        code = _product(name=function.name, n=sizes["n"], k=sizes["k"], **what)
+        widths = (8, 8, 8, *(4,) * len(function.symbols), *(8,) * SCRATCH_POINTERS)
+        cubins = [Cubin(function.name, code, "", 0, 32, 0, launches[0].num_warps, "sm_90", widths)]
+        made = build_gpu_library(Dispatcher(task, (kernel,), 0, Leaf(0)), [(module, cubins)])
+        return BuildResult(kernel, made.files[LIBRARY], 0.01, code=pickle.dumps(cubins))
 
 
 @contextmanager

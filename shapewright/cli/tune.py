@@ -59,7 +59,8 @@ def tune(
 
     The library is written to DIR. Everything measured is recorded in DIR/tuning.db: the same command resumes a search
     that was interrupted, and a job that has ended is searched again from what is known. --from adds what a service, a
-    file of `shapewright export` or another DIR knows; it is measured again before it counts.
+    file of `shapewright export` or another DIR knows; it is measured again before it counts, but where the job has no
+    trials: the library is chosen by it then.
     """
     from tuner.measure.processes import stop_on_signals  # noqa: PLC0415  (keeps --help fast)
 
@@ -165,10 +166,10 @@ def _spec(path: Path, threads: int | None) -> JobSpec:
 
 
 def _shared(source: str | None, spec: JobSpec) -> list[SharedRecord]:
-    """The records of ``--from``, but for a job of no trials, which reads none."""
+    """The records of ``--from``."""
     from shapewright.warm_start import records_of  # noqa: PLC0415  (keeps --help fast)
 
-    return list(records_of(source, spec.tasks, "--from")) if source is not None and spec.budget.trials != 0 else []
+    return [] if source is None else list(records_of(source, spec.tasks, "--from"))
 
 
 def _storage(directory: Path) -> Storage:

@@ -3,113 +3,56 @@ driver, as small programs in C that take the longer the smaller their tiles are.
 
 from __future__ import annotations
 
-import pickle
 import socket
-import subprocess
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 
-from tests.gpu_measuring import H100, gpu_device
+from tests.gpu_measuring import H100, Compiler, gpu_device
 from tests.searching import quick_policies
 from tests.serving import lease
-from tuner.library.dispatcher import Dispatcher, Leaf
-from tuner.library.gpu.build import build_gpu_library
-from tuner.library.package import LIBRARY, LibraryFiles
-from tuner.measure import Builder, BuildResult, Runner
+from tests.tuner.search.test_gpu import Unable
+from tuner.library.package import check_files, dispatcher_of
+from tuner.measure import Builder, Runner
 from tuner.measure.runners.local_device import LocalDevice
 from tuner.measure.runners.pool import RunnerPool
 from tuner.measure.runners.rpc import RpcRunner
-from tuner.program.job.task import SearchTask
-from tuner.records import ErrorKind
-from tuner.schedule import emit
-from tuner.schedule.gpu.cubin import SCRATCH_POINTERS, Cubin
-from tuner.schedule.space import MicroKernel
+from tuner.program.job.jobspec import parse_job
+from tuner.program.language.workload import WorkloadInstance
+from tuner.records import PROTOCOL, MeasureResult, TuningRecord
+from tuner.schedule import space_of
 from tuner.storage import JobState
+from tuner.storage.jsonl import SharedRecord
 from tuner.storage.sql import Storage
 from worker.jobs.runner import JobRunner
 
-N, K = 64, 32
 JOB: dict[str, Any] = {
     "name": "a product on a GPU",
-    "workload": {"op": "matmul", "args": {"m": "8*T", "n": N, "k": K}},
+    "workload": {"op": "matmul", "args": {"m": "8*T", "n": 64, "k": 32}},
     "shape_vars": {"T": {"min": 1, "max": 16}},
     "instances": [{"T": 2}, {"T": 16}],
     "target": {"kind": "cuda", "product": "h100"},
     "device": "h100",
     "budget": {"trials": 24},
 }
-_SOURCE = """
-#include <stdint.h>
-enum { N = %(n)d, K = %(k)d, ROWS = %(rows)d };
-int %(name)s(const unsigned *grid, void **parameters, uint64_t *ns) {
-  float *out = *(float **)parameters[%(out)d], *x = *(float **)parameters[%(x)d], *y = *(float **)parameters[%(y)d];
-  const int m = *(int *)parameters[3];
-  *ns = 1000 + 4000 * (uint64_t)((m + ROWS - 1) / ROWS) / ROWS;
-  for (int i = 0; i < m; ++i)
-    for (int j = 0; j < N; ++j) {
-      float sum = 0;
-      for (int p = 0; p < K; ++p) sum += x[i * K + p] * y[p * N + j];
-      out[i * N + j] = sum;
-    }
-  return 0;
-}
-"""
-
-
-@cache
-def compiled(**facts: Any) -> bytes:
-    with tempfile.TemporaryDirectory() as folder:
-        source, binary = Path(folder) / "kernel.c", Path(folder) / "kernel.so"
-        source.write_text(_SOURCE % facts)
-        subprocess.run(["gcc", "-shared", "-fPIC", "-O1", "-o", str(binary), str(source)], check=True, timeout=60)
-        return binary.read_bytes()
-
-
-class Compiler:
-    """A ``Builder`` whose machine code the stand-in runs. It refuses what takes several launches, or tensor maps."""
-
-    def build(self, task: SearchTask, kernels: Sequence[MicroKernel]) -> list[BuildResult]:
-        return [self._built(task, kernel) for kernel in kernels]
-
-    def library(self, dispatcher: Dispatcher, job_id: str | None, objects: Mapping[MicroKernel, bytes]) -> LibraryFiles:
-        task = dispatcher.task
-        made = [(emit(task, each, each.id), pickle.loads(objects[each])) for each in dispatcher.kernels]
-        return build_gpu_library(dispatcher, made, job_id)
-
-    def close(self) -> None:
-        """Nothing was started."""
-
-    def _built(self, task: SearchTask, kernel: MicroKernel) -> BuildResult:
-        module = emit(task, kernel, kernel.id)
-        launches = module.launches
-        if len(launches) > 1 or launches[0].function.descriptors:
-            return BuildResult(kernel, None, 0.0, ErrorKind.BUILD, "kernel_0 spills 8 bytes")
-        function = launches[0].function
-        places = {name: place for place, name in enumerate(function.pointers)}
-        code = compiled(name=function.name, n=N, k=K, rows=kernel["block_m"], **places)
-        sizes = (8, 8, 8, *(4,) * len(function.symbols), *(8,) * SCRATCH_POINTERS)
-        cubins = [Cubin(function.name, code, "", 0, 32, 0, launches[0].num_warps, "sm_90", sizes)]
-        made = build_gpu_library(Dispatcher(task, (kernel,), 0, Leaf(0)), [(module, cubins)])
-        return BuildResult(kernel, made.files[LIBRARY], 0.01, code=pickle.dumps(cubins))
 
 
 class Tools:
-    """A worker's tools, with one device, on a GPU."""
+    """A worker's tools, with one device, on a GPU, or none."""
 
-    def __init__(self, device: LocalDevice) -> None:
+    def __init__(self, device: LocalDevice | None) -> None:
         self._device = device
 
     def builder(self) -> Builder:
         return Compiler()
 
     def runner(self, key: str) -> Runner:
-        return RunnerPool(lambda: {0: lambda: RpcRunner(self._device.connect)})
+        device = self._device
+        return Unable() if device is None else RunnerPool(lambda: {0: lambda: RpcRunner(device.connect)})  # type: ignore[return-value]
 
     def parallel_builds(self, key: str, threads: int) -> int:
         return 1
@@ -145,6 +88,37 @@ def test_a_search_is_measured_on_a_gpu_and_found_by_lookups(
     assert library.status_code == 200
     logs = "\n".join(str(line) for line in api.get(f"/v1/jobs/{job['id']}/logs").json()["items"])
     assert "not verified" not in logs
+
+
+def test_a_job_without_trials_is_chosen_by_the_records_that_it_is_given(
+    api: TestClient, storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `shapewright tune --from` gives them; of its own records a job without trials reads none."""
+    quick_policies(monkeypatch)
+    submitted = api.post("/v1/jobs", json={**JOB, "device": "local", "budget": {"trials": 0}})
+    assert submitted.status_code == 201, submitted.text
+    task = parse_job(JOB).tasks[0]
+    rng, space = np.random.default_rng(0), space_of(task)
+    built = Compiler().build(task, list(dict.fromkeys(space.sample(rng) for _ in range(24))))
+    best, *others = [build.kernel for build in built if build.binary is not None]
+    results = [
+        MeasureResult(each, WorkloadInstance.of(task.workload.dims(at.shape)), 1e-6 if each == best else 1e-3)
+        for each in (*others, best)
+        for at in task.instances
+    ]
+    place = task.workload.key, task.known_target.fingerprint, 1, PROTOCOL
+    shared = [SharedRecord(task.workload.canonical, H100, TuningRecord(*place, each)) for each in results]
+    state = JobRunner(storage, Tools(None), shared=shared).run(lease(storage))
+    job = api.get(f"/v1/jobs/{submitted.json()['id']}").json()
+    assert state is JobState.COMPLETED, job["error"]
+    ((_, library),) = storage.libraries_of_job(job["id"])
+    files = storage.artifact_files(library.digest)
+    dispatcher = dispatcher_of(files, check_files(files))
+    assert {dispatcher.kernel_for({"T": size}) for size in (2, 16)} == {best}
+    assert job["trials"] == 0
+    logs = str(api.get(f"/v1/jobs/{job['id']}/logs").json()["items"])
+    assert f"by {len(results)} earlier measurements" in logs
+    assert "the library is not verified" in logs
 
 
 def test_a_job_that_no_device_of_its_key_can_measure_is_refused(api: TestClient, storage: Storage) -> None:

@@ -172,6 +172,14 @@ class FinalSet:
         trials.log(f"{len(built)} of {len(kernels)} kernels that theory prefers fit the hardware")
         self._chosen.only_from(built)
 
+    def only_measured(self) -> None:
+        """Choose from what was measured elsewhere, where nothing is here. Raises VerificationFailed."""
+        kernels = self._measured.kernels
+        if not kernels:
+            raise VerificationFailed(f"all that was measured failed: {self._measured.commonest_error}")
+        self._trials.log(f"chosen of {len(kernels)} kernels by {self._measured.trials} earlier measurements")
+        self._chosen.only_from(kernels)
+
     def _falls_back(self, comparison: FinalComparison | None) -> bool:
         """Whether theory's kernels are faster than the library, and are chosen from now on: not for a second time."""
         ratios = comparison.ratios if comparison is not None and not self._is_theorys else ()

@@ -1,4 +1,5 @@
-"""What a search starts from: kernels and readings of earlier ones, which decide nothing until they are measured here.
+"""What a search starts from: kernels and readings of earlier ones, which decide nothing until they are measured here,
+but where nothing is to be measured.
 
 The best known kernels are verified and timed again before anything else; the cost model is trained on all readings; a
 kernel that computed wrongly or crashed on this target is not tried again. Readings of other workloads, and of related
@@ -88,6 +89,8 @@ class Reuse:
         self.wrong = frozenset(each.result.kernel for each in known if _condemns(each))
         """Kernels that are not tried again: what is wrong is so whatever the caches hold."""
         valid = [each for each in known if _is_comparable(each, task)]
+        self.results = _in_variables(task, (each.result for each in valid))
+        """All that was measured of the task, failures too."""
         timed = [each for each in valid if each.result.ok and each.result.kernel not in self.wrong]
         own = [each for each in timed if each.provenance == MEASURED]
         self.timed = frozenset(each.result.kernel for each in own)

@@ -72,6 +72,7 @@ class Search:
         # Chosen before anything is learned here, so that whoever resumes the search chooses the same.
         self._space, self._seed = space, seed
         self._theory, self._known = list(self._policy.theory), reuse.picks(self._model)
+        self._known_results = reuse.results
         self._final = FinalSet(context, self._trials, self._theory)
         # What another version of the rules measured for the job says nothing of today's kernels.
         self._past = [record.result for record in start.past if space.has_rule_of(record.result.kernel)]
@@ -152,7 +153,7 @@ class Search:
         """Verify and time what earlier searches found to be the best, with a share of the budget; the rest of it where
         a worker died over it."""
         trials, measured, reserve = self._trials, self._measured, self._final.reserve_trials()
-        if trials.round or not self._known:
+        if trials.round or not self._known or self._budget.budget.trials == 0:
             return
         missing = [
             (kernel, [at for at in indices if not measured.readings(kernel, self._searched.instances[at])])
@@ -203,6 +204,9 @@ class Search:
             if self._measured.kernels:
                 self._final.time_finalists()
                 self._trials.report_importance()
+            elif self._known_results and self._budget.budget.trials == 0:
+                self._trials.add_results(self._known_results)
+                self._final.only_measured()
             elif count := max(rule.shortlist for rule in rules_of(self._task)):
                 rng = np.random.default_rng(self._seed)
                 self._final.only_compiled(shortlist(self._searched, self._space, self._model.theory, rng, count))

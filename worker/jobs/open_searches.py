@@ -80,7 +80,7 @@ class OpenSearches:
         # At once: what follows may take a process of its own, and theory for every shape.
         planning = replace(job.summary(position), phase=Stage.PLAN, step=None, steps=None)
         recorder.record([], [NewEvent("progress", planning.to_json())], None, planning)
-        knowledge = job.knowledge(row) + shared_knowledge(() if job.is_theory else self.shared, row.task)
+        knowledge = job.knowledge(row) + shared_knowledge(self.shared, row.task)
         return self.open_search(
             self.at_rates(row),
             SearchTools(self.tools.builder(), runner, recorder, self.should_stop, job.cancelling),

@@ -14,6 +14,7 @@ import pytest
 from tests.fakes import TASK, latency_s
 from tests.searching import Bench, known, make_quick, records
 from tests.shares import chosen, diagonal, every
+from tuner.library.package import dispatcher_of
 from tuner.program.job.cache import Cache
 from tuner.program.job.task import SearchTask
 from tuner.program.language.workload import ShapeVar, WorkloadInstance
@@ -23,7 +24,7 @@ from tuner.schedule.space import MicroKernel
 from tuner.search.cost_model import PairCostModel
 from tuner.search.policy import POLICIES
 from tuner.search.reuse import NOTHING, Knowledge, Reuse, is_related, shared_knowledge
-from tuner.search.tuning import Cancelled
+from tuner.search.tuning import Cancelled, VerificationFailed
 from tuner.storage.jsonl import SharedRecord
 
 TRIALS = 120
@@ -319,6 +320,34 @@ def test_records_of_a_file_are_sorted_by_what_they_say_of_the_task(first: tuple[
     assert [record.workload_key for _, record in result.others] == ["wl-other"]
     assert [other for _, other, _ in result.related] == [related]
     assert shared_knowledge([], TASK) == NOTHING
+
+
+def test_where_nothing_is_to_be_measured_the_library_is_chosen_by_what_is_known(
+    first: tuple[list[MeasureResult], float],
+) -> None:
+    """Also by records of a file; what failed there is not chosen."""
+    spoilt = first[0][0].kernel
+    results = [replace(each, latency_s=None, error_kind=ErrorKind.CRASH) if each.kernel == spoilt else each
+               for each in first[0]]  # fmt: skip
+    for provenance in ("measured", "shared"):
+        bench, own = Bench(), in_symbols(results, provenance=provenance)
+        tuned = bench.tune(trials=0, knowledge=Knowledge(tuple(own)))
+        assert not bench.results and not bench.runner.ran
+        assert bench.runner.verified, "here it is verified"
+        dispatcher = dispatcher_of(tuned.files, tuned.manifest)
+        assert spoilt not in dispatcher.kernels
+        assert set(dispatcher.kernels) <= {each.kernel for each in results}
+        messages = [event.data["message"] for event in bench.recorder.events if event.kind == "log"]
+        assert any(f"by {len(results)} earlier measurements" in each for each in messages)
+        ours = [latency_s(TASK, dispatcher.kernel_for(at.shape), at.shape) for at in TASK.instances]
+        best = best_after([each for each in results if each.kernel != spoilt])[-1]
+        assert sum(at.weight * taken for at, taken in zip(TASK.instances, ours, strict=True)) <= 1.02 * best
+
+
+def test_where_all_that_is_known_failed_no_library_is_chosen_by_it(first: tuple[list[MeasureResult], float]) -> None:
+    failures = [replace(each, latency_s=None, error_kind=ErrorKind.CRASH) for each in first[0]]
+    with pytest.raises(VerificationFailed, match="all that was measured failed"):
+        Bench().tune(trials=0, knowledge=Knowledge(tuple(in_symbols(failures, provenance="shared"))))
 
 
 # -- resumption and cancellation --------------------------------------------------------------------------------------
