@@ -1,1 +1,1 @@
-"""Kernels for GPUs measured where there is one: bundles that need nothing of this repository there."""
+"""GPUs: bundles of a job's candidates, and libraries beside PyTorch's own ways."""

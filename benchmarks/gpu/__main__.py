@@ -1,61 +1,77 @@
-"""``python -m benchmarks.gpu --bundle DIR`` packs what a GPU host measures; ``--import DIR`` reads what came back.
+"""``python -m benchmarks.gpu --bundle DIR`` packs a job's candidates for a GPU host; ``--import DIR`` reads what came
+back as records.
 
-On the host, which needs PyTorch, Triton and NumPy: ``cd DIR && python runner.py --out RESULTS --seconds 400``.
+On the host, which needs Python, NumPy and NVIDIA's driver: ``python DIR/run.py --seconds 300``.
 """
 
 from __future__ import annotations
 
 import argparse
-import gzip
-import json
-from collections.abc import Iterator
+import sys
+import time
+from contextlib import closing
 from pathlib import Path
 
-from benchmarks.gpu.bundle import write_bundle
-from benchmarks.gpu.cases import blocks
-from benchmarks.gpu.importing import document, summary
-from tests.contract.rule_samples import SAMPLES
-from tuner.program.job.build import workload_from_json
-from tuner.program.language.workload import Workload
+from tuner.bundle.candidates import CHOICES, OTHERS
+from tuner.bundle.form import JOB, RECORDS
+from tuner.bundle.importing import import_results
+from tuner.bundle.writing import job_for, write_bundle
+from tuner.errors import ShapewrightError
+from tuner.measure.builders.local import LocalBuilder
+from tuner.program.job.documents import read_yaml
+from tuner.program.job.jobspec import parse_job
 
-RIVALS = (
-    "mm", "mm_tf32", "mm_kn", "bmm", "bmm_tf32", "linear_gelu", "linear_add", "compiled", "sdpa", "softmax",
-    "layer_norm", "rms_norm", "copy", "conv", "conv_tf32", "conv_last", "by_expert", "grouped_mm", "whole", "int4pack",
-    "silu_add", "transpose", "column_sum", "gemv", "depthwise", "max_pool", "flash",
-)  # fmt: skip
+DIETCODE = Path(__file__).parent / "jobs" / "dietcode.yaml"
 
 
-def samples() -> Iterator[tuple[str, Workload]]:
-    """The samples of the rules' contract suite, and in float16 those that name no dtype."""
-    for rule, of_rule in SAMPLES.items():
-        for title, sample in of_rule.items():
-            yield f"{rule}/{title}", workload_from_json(sample)
-            if sample.get("dtype", "float32") == "float32":
-                yield f"{rule}/{title}/float16", workload_from_json({**sample, "dtype": "float16"})
-
-
-def main() -> None:
+def parse(argv: list[str] | None = None) -> argparse.Namespace:
+    """Ends the process where the command line will not do."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--bundle", type=Path, help="a folder to write; what is in it goes")
-    parser.add_argument("--parts", default="", help="of the bundle, with commas between; all if left out")
-    parser.add_argument("--import", dest="results", type=Path, help="a folder that the runner wrote")
+    parser.add_argument("--bundle", type=Path, metavar="DIR", help="a new folder, or a bundle to write again")
+    parser.add_argument("--job", type=Path, default=DIETCODE, help="what is searched; DietCode's suites if left out")
     parser.add_argument(
-        "--json", type=Path, help="where the document of an import is written, packed if it ends in .gz"
+        "--arch", action="append", default=[], metavar="SM", help="as in sm_90, in place of the job's targets"
     )
-    options = parser.parse_args()
+    parser.add_argument("--choices", type=int, default=CHOICES, help="kernels of theory for each workload and target")
+    parser.add_argument("--others", type=int, default=OTHERS, help="kernels unlike those, and one another")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--import", dest="results", type=Path, metavar="DIR", help="a bundle with the host's results")
+    options = parser.parse_args(argv)
     if options.bundle is None and options.results is None:
         parser.error("give --bundle DIR or --import DIR")
-    if options.bundle is not None:
-        parts = set(filter(None, options.parts.split(",")))
-        chosen = (block for block in blocks() if not parts or block.part in parts)
-        made = write_bundle(options.bundle, chosen, samples())
-        print(f"{len(made.blocks)} blocks, {len(made.samples)} samples, {made.count} modules in {options.bundle}")
-    if options.results is not None:
-        print("\n".join(summary(options.results, RIVALS)))
-        if options.json is not None:
-            text = json.dumps(document(options.results), separators=(",", ":")).encode()
-            is_packed = options.json.suffix == ".gz"
-            options.json.write_bytes(gzip.compress(text, mtime=0) if is_packed else text)
+    return options
+
+
+def main(argv: list[str] | None = None) -> None:
+    options = parse(argv)
+    try:
+        if options.bundle is not None:
+            pack(options)
+        if options.results is not None:
+            read_back(options.results)
+    except ShapewrightError as error:
+        sys.exit(str(error))
+
+
+def pack(options: argparse.Namespace) -> None:
+    began_s = time.monotonic()
+    document = job_for(parse_job(read_yaml(options.job.read_bytes())).source, options.arch)
+    with closing(LocalBuilder()) as builder:
+        made = write_bundle(
+            options.bundle, document, builder, choices=options.choices, others=options.others, seed=options.seed
+        )
+    spent_s = time.monotonic() - began_s
+    print(f"{made.candidates} candidates, {made.left_out} left out, {made.size / 1e6:.1f} MB, {spent_s:.0f} s")
+    print(f"copy {options.bundle} to the GPU's machine, and run there: python {options.bundle.name}/run.py --seconds S")
+
+
+def read_back(folder: Path) -> None:
+    found = import_results(folder)
+    for name in found.others:
+        print(f"{name} is none of the job's targets: its records, and {folder / JOB}, are for what it is")
+    print(f"{found.records} records, {found.failed} of them failures, in {folder / RECORDS}, of:")
+    print(*found.targets, sep="\n")
+    print(f"libraries of them: shapewright tune {folder / JOB} -o DIR --from {folder / RECORDS}")
 
 
 if __name__ == "__main__":

@@ -10,8 +10,7 @@ import numpy as np
 import torch
 
 import shapewright as sw
-from benchmarks.gpu.host.operands import drawn
-from benchmarks.gpu.host.rivals import RIVALS, reference
+from benchmarks.gpu.rivals import RIVALS, reference
 from benchmarks.harness.suite import named
 from tuner.program.language.workload import Workload
 
@@ -89,6 +88,14 @@ class Contest:
         names = known.names + (known.tf32 if self.dtype == "float32" else ())
         theirs = {name: RIVALS[name](block, own) for name in names}
         return {name: self.call(each, own) for name, each in self.libraries.items()} | theirs
+
+
+def drawn(operand: Mapping[str, Any], seed: int, device: str) -> torch.Tensor:
+    """A tensor of random values from a normal distribution."""
+    generator = torch.Generator(device=device).manual_seed(seed)
+    dtype, shape = getattr(torch, operand["dtype"]), tuple(operand["shape"])
+    values = torch.randn(shape, generator=generator, device=device, dtype=torch.float32)
+    return values.to(dtype)
 
 
 # -- right ------------------------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 It runs on a host with the GPU, with PyTorch for CUDA. DIR is what ``shapewright tune`` or ``pull`` wrote: one library
 or a folder of several. Libraries of one workload are contenders, as are PyTorch's own ways. All take turns: CUDA graphs
-of calls, replayed in an order drawn anew (benchmarks.gpu.host.graphs). Before that each library is called at shapes
+of calls, replayed in an order drawn anew (benchmarks.gpu.graphs). Before that each library is called at shapes
 drawn at random, between guard regions, and compared with float64.
 """
 
@@ -21,18 +21,20 @@ from typing import Any
 import torch
 
 import shapewright as sw
+from benchmarks.gpu.card import facts
 from benchmarks.gpu.contest import RIVALS_OF, Contest, checks
-from benchmarks.gpu.host.card import facts
-from benchmarks.gpu.host.graphs import Timer, measure
-from benchmarks.gpu.host.operands import FATAL
-from benchmarks.gpu.host.rivals import RIVALS
-from benchmarks.gpu.importing import times
-from benchmarks.gpu.products import TEST
+from benchmarks.gpu.graphs import Timer, measure
+from benchmarks.gpu.replays import times
+from benchmarks.gpu.rivals import RIVALS
 from benchmarks.harness.results import write
 from benchmarks.harness.turns import geomean
 from tuner.errors import InvalidInput, ShapewrightError
 
 CALLS = 2000
+TEST = (1, 2, 5, 11, 24, 37, 43, 53, 62, 64, 81, 97, 100, 119, 127, 128)
+"""DietCode's test shapes, with those that were held out."""
+FATAL = ("illegal", "launch failure", "misaligned", "device-side assert", "uncorrectable", "unspecified")
+"""Words of errors after which the device's context is lost."""
 
 
 def contests(folders: Mapping[str, Path], document: dict[str, Any]) -> list[Contest]:

@@ -18,6 +18,7 @@ import click
 import pytest
 import yaml
 
+from benchmarks.gpu import __main__ as gpu_bundles
 from docs.tools.routes import operations
 from tests.command_lines import parse
 from tests.docs.pages import DOCS, PAGES, ROOT, Block, blocks, blocks_of, name_of
@@ -25,6 +26,8 @@ from tests.docs.scenes import SCENES, first_job_of, without_search
 from tests.docs.test_extending import FOLLOWED, page_of
 from tests.searching import quick_policies
 from tests.shares import chosen
+from tuner.bundle.form import RUNNER
+from tuner.bundle.host import parser_of
 from tuner.program.job.build import workload_from_json
 from tuner.program.job.jobspec import parse_job
 from tuner.program.language.program import Program
@@ -32,7 +35,10 @@ from tuner.program.language.program import Program
 SHOWN = {"text", "nginx", "markdown"}
 CHECKED = {"bash", "python", "yaml", "json", "c", "program"}
 TUTORIALS = DOCS / "tutorial"
-HELD = ("libs.lock", "all.snapshot", "tuned", "libs/qkv", "new", "qkv", "records.jsonl")
+HELD = (
+    *("libs.lock", "all.snapshot", "tuned", "libs/qkv", "new", "qkv", "records.jsonl"),
+    *("bundle", "bundle/job.json", "bundle/records.jsonl"),
+)
 """Files and directories that command lines of the pages read."""
 ELSEWHERE = {"docker", "kubectl", "cmake", "export", "curl"}
 """Commands of other programs: their lines are parsed by the shell alone, but for the addresses of curl."""
@@ -158,8 +164,12 @@ def check(command: list[str], directory: Path) -> None:
         assert parse([name, *(placed(word, directory) for word in arguments)])
     elif name == "make":
         assert re.search(rf"^{arguments[0]}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    elif name == "python" and arguments[0] == f"bundle/{RUNNER}":
+        assert parser_of(directory).parse_args(arguments[1:])
     elif name == "python":
         assert arguments[0] == "-m"
+        if arguments[1] == gpu_bundles.__package__:
+            assert gpu_bundles.parse([placed(word, directory) for word in arguments[2:]])
         assert find_spec(arguments[1]), arguments[1]
         if arguments[1].startswith("worker"):
             parse(["python", *arguments])

@@ -12,8 +12,8 @@ import ml_dtypes
 import numpy as np
 import torch
 
-from benchmarks.gpu.cases import sample_choices
 from tests.contract.rule_samples import SAMPLES
+from tests.tuner.schedule.gpu.sampled import sample_choices
 from tuner.measure.verification.inputs import random_inputs
 from tuner.measure.verification.ragged import ragged_dims
 from tuner.program.job.build import workload_from_json

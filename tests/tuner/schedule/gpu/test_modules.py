@@ -6,8 +6,8 @@ import ast
 
 import pytest
 
-from benchmarks.gpu.cases import sample_choices
 from tests.contract.rule_samples import SAMPLES
+from tests.tuner.schedule.gpu.sampled import sample_choices
 from tuner.program.job.build import workload_from_json
 from tuner.schedule.gpu.plan import Choices, emit, segments
 from tuner.schedule.gpu.tiling import Tiling

@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from benchmarks.gpu import products, programs
-from benchmarks.gpu.blocks import Block
-from benchmarks.gpu.importing import times
-from benchmarks.gpu.products import FLOAT16, FMA, TF32X3
+from benchmarks.gpu.replays import times
+from tests.tuner.schedule.gpu.timed import products, programs
+from tests.tuner.schedule.gpu.timed.blocks import Block
+from tests.tuner.schedule.gpu.timed.products import FLOAT16, FMA, TF32X3
 from tuner.program.job.build import workload_from_json
 from tuner.program.target.cuda import PRODUCTS
 from tuner.schedule import extents_of

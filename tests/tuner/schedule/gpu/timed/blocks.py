@@ -1,9 +1,9 @@
-"""Blocks of a bundle, and kernels of products by name."""
+"""Blocks of what was timed on GPUs, and kernels of products by name."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from tuner.program.job.build import workload_from_json
@@ -14,22 +14,17 @@ from tuner.schedule.gpu.tiling import Tiling
 
 @dataclass(frozen=True)
 class Block:
-    """One workload at one shape. ``op`` and ``args``: what rivals and the reference compute."""
+    """One workload at one shape, and the kernels that were timed there."""
 
     part: str
     workload: Workload
     shape: Mapping[str, int]
     kernels: Mapping[str, Choices]
-    op: str
-    rivals: Sequence[str]
-    args: Mapping[str, Any] = field(default_factory=dict)
-    draws: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    sets: int = 1
     limit: str = ""
 
 
-def operator(name: str, dtype: object, args: Mapping[str, Any], epilogue: Sequence[str] = ()) -> Workload:
-    return workload_from_json({"op": name, "args": dict(args), "dtype": dtype, "epilogue": list(epilogue)})
+def operator(name: str, dtype: object, args: Mapping[str, Any]) -> Workload:
+    return workload_from_json({"op": name, "args": dict(args), "dtype": dtype})
 
 
 def kernels_of(*rows: str, **common: Any) -> dict[str, Choices]:

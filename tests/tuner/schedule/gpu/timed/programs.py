@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
-from benchmarks.gpu.blocks import Block, kernels_of, operator
+from tests.tuner.schedule.gpu.timed.blocks import Block, kernels_of, operator
 from tuner.program.job.build import workload_from_json
 from tuner.schedule.gpu.attention import AttentionTile
 from tuner.schedule.gpu.plan import Choices
@@ -35,16 +34,15 @@ def attention() -> Iterator[Block]:
     shape = {"b": 2, "h": 16, "i": "S", "j": "S"}
     for size, causal, d in itertools.product((2048, 512, 4096, 1024, 128), (False, True), (64, 128)):
         work = operator("attention", "float16", {**shape, "d": d, "causal": causal})
-        args = {"causal": causal, "scale": d**-0.5}
-        yield Block("attention", work, {"S": size}, short, "attention", ("sdpa",), args)
+        yield Block("attention", work, {"S": size}, short)
         if d == 64 and size in (512, 2048):
             work = operator("attention", "float32", {**shape, "d": d, "causal": causal})
-            yield Block("attention", work, {"S": size}, long, "attention", ("sdpa",), args, limit="tf32")
+            yield Block("attention", work, {"S": size}, long, limit="tf32")
 
 
 def rows() -> Iterator[Block]:
-    rivals = {"softmax": "softmax", "layer_norm": "layer_norm", "rms_norm": "rms_norm"}
-    for n, dtype, op in itertools.product((1024, 4096, 8192, 768), ("float16", "float32"), rivals):
+    operators = ("softmax", "layer_norm", "rms_norm")
+    for n, dtype, op in itertools.product((1024, 4096, 8192, 768), ("float16", "float32"), operators):
         block = 1 << (n - 1).bit_length()
         kernels = {
             f"{rows}-{block}-{warps}": Choices(rows=RowTile(rows, block, warps))
@@ -54,9 +52,7 @@ def rows() -> Iterator[Block]:
         size = 2 if dtype == "float16" else 4
         m = 2**25 // (n * size)
         work = operator(op, dtype, {"m": "T", "n": n})
-        draws = {"gamma": {"scale": 1.0}}
-        args = {"eps": 1e-5}
-        yield Block("rows", work, {"T": m}, kernels, op, (rivals[op], "copy"), args, draws, sets=4)
+        yield Block("rows", work, {"T": m}, kernels)
 
 
 IMAGES = (
@@ -77,20 +73,17 @@ def convolutions() -> Iterator[Block]:
         given = {"b": "T", "c": c, "h": h, "w": h, "o": o, "r": r, "s": r, **args}
         work = operator("conv2d", "float16", given)
         chosen = kernels if layout == "nhwc" else fewer
-        yield Block("conv", work, {"T": 16}, chosen, "conv", ("conv", "conv_last"), args)
+        yield Block("conv", work, {"T": 16}, chosen)
         if layout == "nhwc" and r == 3 and stride == 1:
-            yield Block(
-                "conv", operator("conv2d", "float32", given), {"T": 16}, long, "conv", ("conv", "conv_last"), args
-            )
+            yield Block("conv", operator("conv2d", "float32", given), {"T": 16}, long)
 
 
 def experts() -> Iterator[Block]:
     kernels = kernels_of("16 128 64 4 4", "32 128 64 4 4", "64 128 64 4 4", "128 128 64 8 3", "128 256 64 8 3",
                         "64 64 128 4 4")  # fmt: skip
     work = operator("moe_dense", "float16", {"t": "T", "e": 8, "n": 2048, "k": 2048})
-    draws = {"expert": {"below": 8}}
     for t in (1024, 64, 4096, 256, 16):
-        yield Block("experts", work, {"T": t}, kernels, "moe", ("by_expert", "grouped_mm"), draws=draws)
+        yield Block("experts", work, {"T": t}, kernels)
 
 
 def quantized() -> Iterator[Block]:
@@ -118,12 +111,9 @@ def quantized() -> Iterator[Block]:
         "op": "dense_int4", "args": {"m": "T", "n": 4096, "k": 4096, "group": 128},
         "dtype": {"x": "float16", "s": "float16", "out": "float16"},
     })  # fmt: skip
-    for t, (op, work) in itertools.product((1, 16, 256, 64, 1024), (("int4", int4), ("int8", int8))):
+    for t, work in itertools.product((1, 16, 256, 64, 1024), (int4, int8)):
         kernels = {**few, **(single if t == 1 else {})} if t <= 16 else many
-        weight = {"below": 256} if op == "int4" else {"below": 128, "low": -127}
-        draws: dict[str, Mapping[str, Any]] = {"w": weight, "s": {"scale": 0.01}}
-        rivals = ("whole", "int4pack") if op == "int4" else ("whole",)
-        yield Block("quantized", work, {"T": t}, kernels, op, rivals, {"group": 128}, draws)
+        yield Block("quantized", work, {"T": t}, kernels)
 
 
 def others() -> Iterator[Block]:
@@ -141,24 +131,12 @@ def others() -> Iterator[Block]:
     half = "float16"
     work = workload_from_json({"program": "out[m, n] = x[m, n] * sigmoid(x[m, n]) + y[m, n]",
                                "extents": {"m": "T", "n": 4096}, "dtype": half})  # fmt: skip
-    yield Block("others", work, {"T": 4096}, blocks, "silu_add", ("silu_add", "copy"), sets=2)
+    yield Block("others", work, {"T": 4096}, blocks)
     work = workload_from_json({"program": "out[n, m] = x[m, n]", "extents": {"m": "T", "n": 4096}, "dtype": half})
-    yield Block("others", work, {"T": 4096}, blocks, "transpose", ("transpose", "copy"), sets=2)
+    yield Block("others", work, {"T": 4096}, blocks)
     work = workload_from_json({"program": "out[n] = sum(m) x[m, n]", "extents": {"m": "T", "n": 4096}, "dtype": half})
-    yield Block("others", work, {"T": 4096}, blocks, "column_sum", ("column_sum", "copy"), sets=2)
-    yield Block("others", operator("gemv", half, {"n": "T", "k": 8192}), {"T": 8192}, rows, "gemv", ("gemv",), sets=2)
-    args: dict[str, Any] = {"stride": 1, "pad": 1}
-    given = {"b": "T", "c": 128, "h": 56, "w": 56, "r": 3, "s": 3}
-    yield Block(
-        "others",
-        operator("depthwise_conv2d", half, {**given, **args}),
-        {"T": 16},
-        blocks,
-        "depthwise",
-        ("depthwise",),
-        args,
-    )
-    args = {"stride": 2, "pad": 1}
-    yield Block(
-        "others", operator("max_pool2d", half, {**given, **args}), {"T": 16}, blocks, "max_pool", ("max_pool",), args
-    )
+    yield Block("others", work, {"T": 4096}, blocks)
+    yield Block("others", operator("gemv", half, {"n": "T", "k": 8192}), {"T": 8192}, rows)
+    given = {"b": "T", "c": 128, "h": 56, "w": 56, "r": 3, "s": 3, "pad": 1}
+    yield Block("others", operator("depthwise_conv2d", half, {**given, "stride": 1}), {"T": 16}, blocks)
+    yield Block("others", operator("max_pool2d", half, {**given, "stride": 2}), {"T": 16}, blocks)

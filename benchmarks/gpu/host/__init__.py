@@ -1,1 +1,0 @@
-"""What runs on a GPU host: copied into a bundle, it needs PyTorch, Triton and NumPy alone."""

@@ -1,0 +1,98 @@
+"""What a bundle's runner has measured: one file for each GPU, which grows by a line for each candidate."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Self
+
+from tuner.bundle.form import MAX_BYTES
+from tuner.errors import InvalidInput
+from tuner.measure.gpu.facts import GpuFacts
+from tuner.plain_files import read_plain
+from tuner.records import ErrorKind
+
+SUFFIX = ".jsonl"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A candidate's answers, at each instance of its entry. ``device`` and ``gpu``: where it was measured."""
+
+    entry: int
+    candidate: int
+    answers: Sequence[Mapping[str, Any]]
+    run_s: float
+    at: str
+    device: str
+    gpu: GpuFacts
+
+    @property
+    def is_final(self) -> bool:
+        """Whether it says something of the candidate, and not of a machine that failed."""
+        return all(each.get("error_kind") != ErrorKind.MACHINE for each in self.answers)
+
+
+def rows_of(path: Path) -> Iterator[Row]:
+    """The rows of a file; a line that was cut short at its end is passed over. Raises InvalidInput."""
+    try:
+        lines = read_plain(path, MAX_BYTES).decode().splitlines(keepends=True)
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInput(str(path), f"cannot be read: {error}", "copy it again") from None
+    device, gpu = "", None
+    for number, line in enumerate(lines, 1):
+        if not line.endswith("\n"):
+            return
+        try:
+            data = json.loads(line)
+            if "gpu" in data:
+                device, gpu = data["device"], GpuFacts(**data["gpu"])
+            else:
+                if gpu is None:
+                    raise ValueError("no line before it names a GPU")
+                yield Row(**data, device=device, gpu=gpu)
+        except (ValueError, TypeError, KeyError) as error:
+            raise InvalidInput(f"{path} line {number}", str(error), "copy the file again") from None
+
+
+class Results:
+    """The file of a GPU. ``done``: entries and candidates that say something."""
+
+    def __init__(self, folder: Path, facts: GpuFacts, device: str) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.path = folder / f"{facts.target.fingerprint}{SUFFIX}"
+        self._rows = list(rows_of(self.path)) if self.path.exists() else []
+        self.done = {(row.entry, row.candidate) for row in self._rows if row.is_final}
+        self._header = {"gpu": asdict(facts), "device": device}
+        self._failed = self._measured = 0
+
+    def __enter__(self) -> Self:
+        self._file = self.path.open("a")
+        if self.path.stat().st_size and not self.path.read_bytes().endswith(b"\n"):
+            # A line that an earlier run was killed over.
+            os.truncate(self.path, self.path.read_bytes().rfind(b"\n") + 1)
+        self._write(self._header)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def add(self, entry: int, candidate: int, answers: Sequence[Mapping[str, Any]], run_s: float) -> None:
+        now = datetime.now(UTC).isoformat().replace("+00:00", "Z")
+        self._write({"entry": entry, "candidate": candidate, "answers": answers, "run_s": run_s, "at": now})
+        problems = [each["error"] for each in answers if each.get("error_kind")]
+        self._measured, self._failed = self._measured + 1, self._failed + bool(problems)
+        if problems:
+            print(f"entry {entry}, candidate {candidate}: {problems[0]}", flush=True)
+
+    def told(self) -> str:
+        return f"{self._measured} candidates measured, {self._failed} of them failed"
+
+    def _write(self, line: Mapping[str, Any]) -> None:
+        self._file.write(json.dumps(line) + "\n")
+        self._file.flush()
+        os.fsync(self._file.fileno())
