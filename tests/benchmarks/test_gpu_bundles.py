@@ -13,7 +13,7 @@ from tests.gpu_measuring import Compiler
 from tests.searching import THEORY
 from tests.tuner.bundle.test_bundle import DOCUMENT
 from tuner.bundle import candidates
-from tuner.bundle.form import RECORDS, RESULTS, read_entries
+from tuner.bundle.form import RECORDS, RESULTS, read_bundle
 from tuner.bundle.results import Results
 from tuner.measure.gpu.facts import GpuFacts
 from tuner.search.policy import shortlist
@@ -32,12 +32,13 @@ def test_a_job_is_packed_for_the_named_instruction_sets_and_read_back(
     job.write_text(json.dumps({**DOCUMENT, "workloads": DOCUMENT["workloads"][:1]}))
     few = ("--choices", "4", "--others", "1")
     command.main(["--bundle", str(folder), "--job", str(job), "--arch", "sm_80", "--arch", "sm_90", *few])
-    entries = read_entries(folder)
+    bundle = read_bundle(folder)
+    entries = bundle.entries
     assert [each.task.known_target.mcpu for each in entries] == ["sm_80", "sm_90"]
     assert "0.0 MB" not in capsys.readouterr().out
     task = entries[1].task
     answers = [{"latency_s": 1e-5, "samples_s": [1e-5], "anchor_s": 1e-4} for _ in task.instances]
-    with Results(folder / RESULTS, H100, "far:gpu0") as results:
+    with Results(folder / RESULTS, H100, "far:gpu0", bundle.digest) as results:
         results.add(1, 0, answers, 0.5)
     command.main(["--import", str(folder)])
     said = capsys.readouterr().out

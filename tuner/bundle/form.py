@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -62,13 +63,21 @@ def write_entries(folder: Path, entries: Sequence[Entry], made_by: str) -> None:
     (folder / BUNDLE).write_text(json.dumps(about))
 
 
-def read_entries(folder: Path) -> list[Entry]:
+@dataclass(frozen=True)
+class Bundle:
+    """What a folder holds. ``digest`` names it in results."""
+
+    entries: Sequence[Entry]
+    digest: str
+
+
+def read_bundle(folder: Path) -> Bundle:
     """Raises InvalidInput for a folder that is no bundle of this release."""
     try:
-        data = json.loads(read_plain(folder / BUNDLE, MAX_BYTES))
+        data = json.loads(text := read_plain(folder / BUNDLE, MAX_BYTES))
     except (OSError, ValueError) as error:
         raise InvalidInput(str(folder), f"holds no {BUNDLE}: {error}", "name the folder of a bundle") from None
     if not isinstance(data, dict) or (data.get("format"), data.get("version")) != (FORMAT, VERSION):
         problem = f"{BUNDLE} is not of format {FORMAT}, version {VERSION}"
         raise InvalidInput(str(folder), problem, "read it with the release that wrote it")
-    return [Entry.from_json(each) for each in data["entries"]]
+    return Bundle(tuple(map(Entry.from_json, data["entries"])), hashlib.sha256(text).hexdigest())

@@ -15,7 +15,7 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from multiprocessing.connection import Connection
@@ -23,7 +23,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from tuner.bundle.form import BUNDLE, RESULTS, Entry, read_entries
+from tuner.bundle.form import BUNDLE, RESULTS, Entry, read_bundle
 from tuner.bundle.results import Results
 from tuner.bundle.session import Work, serve
 from tuner.errors import GpuFailed, ShapewrightError
@@ -65,6 +65,8 @@ class Session:
         answer, problem = self._ask((entry, candidate), limit_s)
         if not problem:
             answers, self.is_over = answer
+            # What a GPU has no memory for may be what earlier candidates hold.
+            self.is_over = self.is_over or any(each.get("error_kind") == ErrorKind.MACHINE for each in answers)
             return list(answers)
         self.is_over = True
         is_late = time.monotonic() - began_s >= limit_s
@@ -103,16 +105,17 @@ class Run:
     number: int
     seconds: float = inf
     timeout_s: float = RUN_TIMEOUT_S
-    entries: list[Entry] = field(init=False)
+    entries: Sequence[Entry] = field(init=False)
     began_s: float = field(default_factory=time.monotonic)
 
     def measure(self) -> bool:
         """Measure what is not known yet, while there is time; whether all is known then. Raises ShapewrightError."""
-        self.entries = read_entries(self.folder)
+        bundle = read_bundle(self.folder)
+        self.entries = bundle.entries
         facts = facts_of_gpu(self.number)
         every = self._order(facts)
         hold_gpu(facts)
-        with Results(self.out, facts, f"{socket.gethostname()}:gpu{self.number}") as results:
+        with Results(self.out, facts, f"{socket.gethostname()}:gpu{self.number}", bundle.digest) as results:
             todo = [each for each in every if each not in results.done]
             print(f"{facts.name} ({facts.arch}), {self._states()}: {len(todo)} candidates to measure, "
                   f"{len(results.done)} are known; results in {results.path}", flush=True)  # fmt: skip

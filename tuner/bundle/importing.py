@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tuner.bundle.form import JOB, RECORDS, RESULTS, Candidate, Entry, read_entries
-from tuner.bundle.results import SUFFIX, Row, rows_of
+from tuner.bundle.form import JOB, RECORDS, RESULTS, Candidate, Entry, read_bundle
+from tuner.bundle.results import SUFFIX, Row, check_bundle, rows_of
 from tuner.errors import InvalidInput
 from tuner.plain_files import read_plain
 from tuner.program.job.task import SearchTask
@@ -35,11 +35,13 @@ class Imported:
 
 def import_results(folder: Path) -> Imported:
     """Write RECORDS of all results in a bundle's folder, and JOB for what was measured. Raises InvalidInput."""
-    entries = read_entries(folder)
+    bundle = read_bundle(folder)
+    entries = bundle.entries
     rows = [row for path in sorted((folder / RESULTS).glob(f"*{SUFFIX}")) for row in rows_of(path)]
     if not rows:
         problem = f"holds no results: no {RESULTS}/*{SUFFIX}"
         raise InvalidInput("--import", f"{folder} {problem}", f"copy the folder {RESULTS} of the host there")
+    check_bundle(rows, bundle.digest, "--import")
     records = [record for row in rows for record in _records_of(entries, row)]
     part = folder / f"{RECORDS}.part"
     part.write_text("".join(write_records(records)))
@@ -59,10 +61,10 @@ def _target_of(entry: Entry, row: Row) -> Target:
     return wanted if wanted.is_measured_on(own) else own
 
 
-def _records_of(entries: list[Entry], row: Row) -> Iterator[SharedRecord]:
+def _records_of(entries: Sequence[Entry], row: Row) -> Iterator[SharedRecord]:
     if not (0 <= row.entry < len(entries) and 0 <= row.candidate < len(entries[row.entry].candidates)):
         problem = f"results name candidate {row.candidate} of entry {row.entry}, which this bundle has not"
-        raise InvalidInput("--import", problem, "import the results of another bundle into its own folder")
+        raise InvalidInput("--import", problem, "copy them again")
     entry = entries[row.entry]
     task, candidate, target = entry.task, entry.candidates[row.candidate], _target_of(entry, row)
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,7 +21,8 @@ SUFFIX = ".jsonl"
 
 @dataclass(frozen=True)
 class Row:
-    """A candidate's answers, at each instance of its entry. ``device`` and ``gpu``: where it was measured."""
+    """A candidate's answers, at each instance of its entry. ``device`` and ``gpu``: where it was measured; ``bundle``:
+    the digest of the one that it is of."""
 
     entry: int
     candidate: int
@@ -30,6 +31,7 @@ class Row:
     at: str
     device: str
     gpu: GpuFacts
+    bundle: str
 
     @property
     def is_final(self) -> bool:
@@ -43,31 +45,38 @@ def rows_of(path: Path) -> Iterator[Row]:
         lines = read_plain(path, MAX_BYTES).decode().splitlines(keepends=True)
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidInput(str(path), f"cannot be read: {error}", "copy it again") from None
-    device, gpu = "", None
+    device, gpu, bundle = "", None, ""
     for number, line in enumerate(lines, 1):
         if not line.endswith("\n"):
             return
         try:
             data = json.loads(line)
             if "gpu" in data:
-                device, gpu = data["device"], GpuFacts(**data["gpu"])
+                device, gpu, bundle = data["device"], GpuFacts(**data["gpu"]), data["bundle"]
             else:
                 if gpu is None:
                     raise ValueError("no line before it names a GPU")
-                yield Row(**data, device=device, gpu=gpu)
+                yield Row(**data, device=device, gpu=gpu, bundle=bundle)
         except (ValueError, TypeError, KeyError) as error:
             raise InvalidInput(f"{path} line {number}", str(error), "copy the file again") from None
 
 
-class Results:
-    """The file of a GPU. ``done``: entries and candidates that say something."""
+def check_bundle(rows: Iterable[Row], bundle: str, field: str) -> None:
+    """Raise InvalidInput on ``field`` for rows of another bundle, whose numbers mean other candidates."""
+    if any(row.bundle != bundle for row in rows):
+        raise InvalidInput(field, "holds results of another bundle", "keep those of each bundle in its own folder")
 
-    def __init__(self, folder: Path, facts: GpuFacts, device: str) -> None:
+
+class Results:
+    """The file of a GPU, for a bundle of a digest. ``done``: entries and candidates that say something."""
+
+    def __init__(self, folder: Path, facts: GpuFacts, device: str, bundle: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.path = folder / f"{facts.target.fingerprint}{SUFFIX}"
         self._rows = list(rows_of(self.path)) if self.path.exists() else []
+        check_bundle(self._rows, bundle, "--out")
         self.done = {(row.entry, row.candidate) for row in self._rows if row.is_final}
-        self._header = {"gpu": asdict(facts), "device": device}
+        self._header = {"gpu": asdict(facts), "device": device, "bundle": bundle}
         self._failed = self._measured = 0
 
     def __enter__(self) -> Self:

@@ -17,7 +17,7 @@ from typing import Any
 from tuner import __version__
 from tuner.bundle import host
 from tuner.bundle.candidates import CHOICES, OTHERS, candidates_of
-from tuner.bundle.form import BUNDLE, JOB, RUNNER, Candidate, Entry, write_entries
+from tuner.bundle.form import BUNDLE, JOB, RESULTS, RUNNER, Candidate, Entry, write_entries
 from tuner.errors import InvalidInput, ShapewrightError
 from tuner.library.gpu.build import build_launcher
 from tuner.measure import Builder, BuildResult
@@ -103,6 +103,8 @@ def write_bundle(
 
 def _make_empty(folder: Path) -> None:
     """Raises InvalidInput where there is something already that is no bundle."""
+    if (folder / RESULTS).exists():
+        raise InvalidInput("--bundle", f"{folder} holds results of a bundle", "name a new folder")
     if folder.is_dir() and (folder / BUNDLE).is_file():
         shutil.rmtree(folder)
     elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):

@@ -20,7 +20,7 @@ from tests.gpu_measuring import Compiler, gpu_host, seconds_of, set_gpu
 from tests.searching import THEORY, quick_policies
 from tests.tuner.search.test_gpu import Unable
 from tuner.bundle import candidates
-from tuner.bundle.form import BUNDLE, JOB, RECORDS, RESULTS, Candidate, Entry, read_entries
+from tuner.bundle.form import BUNDLE, JOB, RECORDS, RESULTS, Candidate, Entry, read_bundle
 from tuner.bundle.importing import import_results
 from tuner.bundle.writing import Written, job_for, write_bundle
 from tuner.errors import InvalidInput
@@ -132,7 +132,7 @@ def records_in(bundle: Path) -> list[SharedRecord]:
 # -- packing ----------------------------------------------------------------------------------------------------------
 def test_a_bundle_is_small_and_says_what_it_holds(packed: tuple[Path, Written]) -> None:
     folder, made = packed
-    entries = read_entries(folder)
+    entries = read_bundle(folder).entries
     assert made.candidates == sum(len(entry.candidates) for entry in entries) > 4
     assert made.left_out == 2 * 9 - made.candidates
     assert made.size == sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
@@ -277,10 +277,19 @@ def test_results_of_another_bundle_are_refused(packed: tuple[Path, Written], hos
         import_results(bundle)
     run(bundle, "--seconds", "0", cwd=tmp_path)
     (results,) = (bundle / RESULTS).iterdir()
-    lines = results.read_text().replace('"candidate": 0', '"candidate": 99')
-    results.write_text(lines)
+    lines = results.read_text()
+    results.write_text(lines.replace('"candidate": 0', '"candidate": 99'))
     with pytest.raises(InvalidInput, match="candidate 99 of entry 0, which this bundle has not"):
         import_results(bundle)
+    results.write_text(lines.replace('"answers": [', '"answers": [{}, '))
+    with pytest.raises(InvalidInput, match="are of another form"):
+        import_results(bundle)
+    (bundle / BUNDLE).write_text((bundle / BUNDLE).read_text() + " ")
+    with pytest.raises(InvalidInput, match="holds results of another bundle"):
+        import_results(bundle)
+    assert "--out: holds results of another bundle" in run(bundle, cwd=tmp_path).stderr
+    with pytest.raises(InvalidInput, match=r"--bundle: .* holds results of a bundle"):
+        bundle_of(bundle)
     results.write_text(lines.replace('"answers"', '"answer"'))
     with pytest.raises(InvalidInput, match=r"jsonl line 2: .*answer"):
         import_results(bundle)
