@@ -122,12 +122,12 @@ def tune_here(
     ``trials`` and ``seconds`` (at least one of them) bound the search; ``policy`` names what chooses the trials.
     ``warm_start`` is what the search starts from: a client or the URL of a service, a file that `shapewright export`
     wrote, or a directory of `shapewright tune`. The best kernels there are verified and timed again before they count;
-    with ``trials=0`` the library is chosen by what was measured there. Theory takes the rates of the task
-    (``SearchTask.at_rates``) or, where these are the typical ones and ``calibrated``, those of this machine: what
-    `shapewright device calibrate` measured, or else what its caches and units are measured to do in a second.
-    ``callbacks`` are called with the figures of the search whenever they change, from the start on (`sw.Progress()`
-    shows them). ``seconds`` count from the call on. Nothing is stored; `shapewright tune` records the same search in a
-    directory. Raises InvalidInput, ServiceError, tuner.search.tuning.VerificationFailed.
+    ``trials=0`` reads nothing. Theory takes the rates of the task (``SearchTask.at_rates``) or, where these are the
+    typical ones and ``calibrated``, those of this machine: what `shapewright device calibrate` measured, or else what
+    its caches and units are measured to do in a second. ``callbacks`` are called with the figures of the search
+    whenever they change, from the start on (`sw.Progress()` shows them). ``seconds`` count from the call on. Nothing is
+    stored; `shapewright tune` records the same search in a directory. Raises InvalidInput, ServiceError,
+    tuner.search.tuning.VerificationFailed.
     """
     began_s = time.monotonic()
     budget, policy = parse_budget({"trials": trials, "seconds": seconds}), check_policy(policy)
@@ -140,7 +140,7 @@ def tune_here(
 
     task = task if task.target else task.on(native())
     known = NOTHING
-    if warm_start is not None:
+    if warm_start is not None and budget.trials != 0:
         known = shared_knowledge(records_of(warm_start, [task]), task)
     # A library of theory alone needs no GPU: it is verified where one runs it.
     gpu = FIRST_GPU if task.known_target.gpu is not None and budget.trials != 0 else None

@@ -44,13 +44,13 @@ def engine_that_shares(url: Any, **options: Any) -> Engine:
     return create_engine(url, execution_options={"compiled_cache": _STATEMENTS}, **options)
 
 
-_set_up_sqlite = engine._set_up_sqlite
+set_up_as_served = engine._set_up_sqlite
 
 
 def set_up_unhurriedly(connection: Any, record: object) -> None:
     """What the storage sets up on each connection of SQLite, but for the wait for the disk at each commit: the files of
     a test outlive no power cut."""
-    _set_up_sqlite(connection, record)
+    set_up_as_served(connection, record)
     connection.execute("PRAGMA synchronous = OFF")
 
 

@@ -71,7 +71,7 @@ def read_back(folder: Path) -> None:
         print(f"{name} is none of the job's targets: its records, and {folder / JOB}, are for what it is")
     print(f"{found.records} records, {found.failed} of them failures, in {folder / RECORDS}, of:")
     print(*found.targets, sep="\n")
-    print(f"libraries of them: shapewright tune {folder / JOB} -o DIR --from {folder / RECORDS}")
+    print(f"libraries of them: shapewright tune {folder / JOB} -o DIR --measured {folder / RECORDS}")
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from shapewright.cli.exclusive import exclusive
 from shapewright.cli.jobs import emit_outcome
 from shapewright.cli.output import CommandFailed, ExitCode, as_json, quiet_stdout, say
 from shapewright.defaults import sqlite_url
+from tuner.errors import InvalidInput
 
 if TYPE_CHECKING:
     from tuner.measure import Builder, Runner
@@ -50,25 +51,39 @@ CLOSED_S = 10.0
 @options.output
 @click.option("--threads", type=click.IntRange(min=1), metavar="N", help="Threads of a kernel, in place of the job's.")
 @click.option("--from", "source", metavar="URL_OR_FILE", help="Start from the records of a service, a file or a DIR.")
+@click.option(
+    "--measured",
+    metavar="URL_OR_FILE",
+    help="Measure nothing: choose the library by the records of a service, a file or a DIR.",
+)
 @options.calibration("Whether theory takes what `device calibrate` or a second of measuring tells of this machine.")
 @as_json
 def tune(
-    *, job: Path, directory: Path, threads: int | None, source: str | None, calibration: str, json_output: bool
+    *,
+    job: Path,
+    directory: Path,
+    threads: int | None,
+    source: str | None,
+    measured: str | None,
+    calibration: str,
+    json_output: bool,
 ) -> int:
     """Search in this process, without a service.
 
     The library is written to DIR. Everything measured is recorded in DIR/tuning.db: the same command resumes a search
     that was interrupted, and a job that has ended is searched again from what is known. --from adds what a service, a
-    file of `shapewright export` or another DIR knows; it is measured again before it counts, but where the job has no
-    trials: the library is chosen by it then.
+    file of `shapewright export` or another DIR knows; it is measured again before it counts. --measured takes what was
+    measured of this very target as it is, and no trials of the job's own: for a machine that cannot measure.
     """
     from tuner.measure.processes import stop_on_signals  # noqa: PLC0415  (keeps --help fast)
 
     extras.require("tune")
     began_s = time.monotonic()
     say(f"tuning {job}: loading the compiler")
-    spec = _spec(job, threads)
-    shared = _shared(source, spec)
+    if source is not None and measured is not None:
+        raise InvalidInput("--measured", "excludes --from", "give one of them")
+    spec = _spec(job, threads, measured is not None)
+    shared = _shared(source, measured, spec)
     # Neither signal raises: a second one, as `timeout` sends it, must not close the builder and the device under a
     # search that is about to end.
     options.writable(directory, "--output")
@@ -155,21 +170,41 @@ def _sigint_blocked() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _spec(path: Path, threads: int | None) -> JobSpec:
+def _spec(path: Path, threads: int | None, is_measured: bool) -> JobSpec:
     from tuner.program.job.jobspec import parse_job  # noqa: PLC0415  (keeps --help fast)
     from tuner.program.target import native  # noqa: PLC0415
 
     spec, document = options.read_job(path)
-    if threads is not None:
-        spec = parse_job({**document, "threads": threads})
+    own = {"threads": threads} if threads is not None else {}
+    if is_measured:
+        own["budget"] = {"trials": 0}
+    if own:
+        spec = parse_job({**document, **own})
     return spec.on(native())
 
 
-def _shared(source: str | None, spec: JobSpec) -> list[SharedRecord]:
-    """The records of ``--from``."""
+def _shared(source: str | None, measured: str | None, spec: JobSpec) -> list[SharedRecord]:
+    """The records of ``--from``, but for a job of no trials, which reads none; or those of ``--measured``."""
     from shapewright.warm_start import records_of  # noqa: PLC0415  (keeps --help fast)
 
-    return [] if source is None else list(records_of(source, spec.tasks, "--from"))
+    if measured is not None:
+        records = list(records_of(measured, spec.tasks, "--measured"))
+        _check_all_are_measured(records, measured, spec.tasks)
+        return records
+    return list(records_of(source, spec.tasks, "--from")) if source is not None and spec.budget.trials != 0 else []
+
+
+def _check_all_are_measured(records: Sequence[SharedRecord], source: str, tasks: Sequence[SearchTask]) -> None:
+    """Raises InvalidInput where theory would have to choose for one of the tasks."""
+    from tuner.records import protocol_of  # noqa: PLC0415  (keeps --help fast)
+
+    timed = [each.record for each in records if each.record.result.ok]
+    places = {(each.workload_key, each.target_fingerprint, each.threads, each.protocol) for each in timed}
+    for task in tasks:
+        if (task.workload.key, task.known_target.fingerprint, task.threads, protocol_of(task.cache)) not in places:
+            asked = f"{task.workload} on {task.known_target}, threads {task.threads}, cache {task.cache.value}"
+            remedy = "a job for what was measured, such as the job.json of a bundle"
+            raise InvalidInput("--measured", f"{source} has no time of {asked}", remedy)
 
 
 def _storage(directory: Path) -> Storage:

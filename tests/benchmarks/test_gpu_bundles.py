@@ -44,7 +44,7 @@ def test_a_job_is_packed_for_the_named_instruction_sets_and_read_back(
     said = capsys.readouterr().out
     assert f"{len(answers)} records, 0 of them failures" in said
     assert "cuda: h100 (sm_90, 132 SMs, 3352 GB/s)" in said
-    assert f"shapewright tune {folder}/job.json -o DIR --from {folder / RECORDS}" in said
+    assert f"shapewright tune {folder}/job.json -o DIR --measured {folder / RECORDS}" in said
 
 
 def test_what_will_not_do_is_said_in_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,16 +9,27 @@ import time
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
+import yaml
 
-from tests.e2e.conftest import JOB, STOP_S, environment, until
+import shapewright as sw
+from tests.e2e.conftest import COMMAND_S, JOB, STOP_S, environment, until
+from tuner.program.job.jobspec import parse_job
+from tuner.program.language.workload import WorkloadInstance
+from tuner.program.target import native
+from tuner.records import PROTOCOL, MeasureResult, TuningRecord
+from tuner.schedule import space_of
 from tuner.storage import JobState, StorageUnavailable
+from tuner.storage.jsonl import SharedRecord, write_records
 from tuner.storage.sql import open_storage
 
+WHEN = "2026-11-27T12:00:00.000000Z"
 
-def tuning(job: Path, directory: Path) -> subprocess.Popen[str]:
-    line = [sys.executable, "-m", "shapewright", "tune", str(job), "-o", str(directory), "--json"]
+
+def tuning(job: Path, directory: Path, *options: str) -> subprocess.Popen[str]:
+    line = [sys.executable, "-m", "shapewright", "tune", str(job), "-o", str(directory), "--json", *options]
     pipe = subprocess.PIPE
     return subprocess.Popen(
         line, env=environment(directory), stdout=pipe, stderr=pipe, text=True, start_new_session=True
@@ -117,3 +128,34 @@ def test_an_interrupted_tune_leaves_no_process_and_goes_on_where_it_was(tmp_path
     manifest = json.loads((directory / "manifest.json").read_text())
     assert manifest["digest"] == library["digest"]
     assert (directory / "library.so").stat().st_size > 0
+
+
+def test_a_library_is_chosen_by_what_was_measured_elsewhere(tmp_path: Path) -> None:
+    """And nothing is measured here: where the records have no time of the job, theory does not choose instead."""
+    job, measured = tmp_path / "job.yaml", tmp_path / "records.jsonl"
+    job.write_text(JOB)
+    task = parse_job(yaml.safe_load(JOB)).on(native()).tasks[0]
+    space = space_of(task)
+    best, *others = dict.fromkeys(space.sample(np.random.default_rng(seed)) for seed in range(8))
+    place = task.workload.key, task.known_target.fingerprint, task.threads, PROTOCOL
+    times = {best: 1e-6} | dict.fromkeys(others, 1e-3)
+    known = [
+        TuningRecord(
+            *place, MeasureResult(kernel, WorkloadInstance.of(task.workload.dims(at.shape)), time_s), created_at=WHEN
+        )
+        for kernel, time_s in times.items()
+        for at in task.instances
+    ]
+    shared = [SharedRecord(task.workload.canonical, task.known_target, each) for each in known]
+    measured.write_text("".join(write_records(shared)))
+    process = tuning(job, tmp_path / "out", "--measured", str(measured))
+    out, err = process.communicate(timeout=COMMAND_S)
+    assert process.returncode == 0, out + err
+    assert f"by {len(known)} earlier measurements" in err
+    ended = json.loads(out)
+    assert ended["trials"] == 0
+    assert sw.load(tmp_path / "out").kernel_for(T=7).id == best.id
+    process = tuning(job, tmp_path / "other", "--measured", str(measured), "--threads", "2")
+    out, err = process.communicate(timeout=COMMAND_S)
+    assert (process.returncode, json.loads(out)["error"]["field"]) == (2, "--measured"), err
+    assert not (tmp_path / "other" / "tuning.db").exists()

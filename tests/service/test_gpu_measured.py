@@ -93,7 +93,7 @@ def test_a_search_is_measured_on_a_gpu_and_found_by_lookups(
 def test_a_job_without_trials_is_chosen_by_the_records_that_it_is_given(
     api: TestClient, storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As `shapewright tune --from` gives them; of its own records a job without trials reads none."""
+    """As `shapewright tune --measured` gives them; of its own records a job without trials reads none."""
     quick_policies(monkeypatch)
     submitted = api.post("/v1/jobs", json={**JOB, "device": "local", "budget": {"trials": 0}})
     assert submitted.status_code == 201, submitted.text

@@ -10,9 +10,10 @@ import pytest
 from sqlalchemy.exc import IntegrityError
 
 from tests.contract.samples import LONG_S, job_spec, leased
+from tests.statements import set_up_as_served
 from tuner.errors import InvalidInput
 from tuner.storage import NewEvent, StorageUnavailable
-from tuner.storage.sql import Storage, open_storage, upgrade
+from tuner.storage.sql import Storage, engine, open_storage, upgrade
 from tuner.storage.sql.engine import Database, connect, parse_url
 from tuner.storage.sql.schema import api_keys
 
@@ -69,7 +70,9 @@ def test_a_transaction_that_raises_leaves_nothing(database_url: str) -> None:
 
 
 # -- SQLite -----------------------------------------------------------------------------------------------------------
-def test_sqlite_is_set_up_for_many_users(sqlite_url: str) -> None:
+def test_sqlite_is_set_up_for_many_users(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Other tests do not wait for the disk.
+    monkeypatch.setattr(engine, "_set_up_sqlite", set_up_as_served)
     with _database(sqlite_url).read() as connection:
         pragmas = {
             name: connection.exec_driver_sql(f"PRAGMA {name}").scalar()

@@ -163,11 +163,13 @@ def test_a_search_is_given_what_other_jobs_measured_and_not_its_own(storage: Sto
     assert result.related == ()
 
 
-def test_a_job_of_no_trials_is_given_nothing(storage: Storage) -> None:
+def test_a_job_of_no_trials_is_given_nothing_but_what_it_is_to_be_chosen_by(storage: Storage) -> None:
     before = lease_of(storage)
     storage.append_results(before, before.tasks[0].id, results(4))
-    assert knowledge_of(storage, job_spec(budget={"trials": 0}), shared=[shared_record()]) == NOTHING
-    assert len(knowledge_of(storage, job_spec(), shared=[shared_record()]).records) == 5 + 3
+    assert knowledge_of(storage, job_spec(budget={"trials": 0})) == NOTHING
+    given = knowledge_of(storage, job_spec(budget={"trials": 0}), shared=[shared_record()])
+    assert [each.provenance for each in given.records] == ["shared"]
+    assert len(knowledge_of(storage, job_spec(), shared=[shared_record()]).records) == 5 + 2 * 3
 
 
 def test_records_of_related_targets_and_of_a_file_are_given_too(storage: Storage) -> None:
