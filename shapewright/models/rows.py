@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from shapewright.models.contractions import DEFAULTS, same
 from shapewright.models.draft import Draft, draft_of
+from shapewright.models.elementwise import shortest
 from shapewright.models.graph import CannotLift, Operation, Shape
 from shapewright.models.lifted import Operand, View
 from shapewright.models.operands import operand
@@ -39,6 +40,8 @@ def rms_norm(operation: Operation) -> Draft:
 
 def _norm(operation: Operation, op: str, plain: str, names: tuple[str, ...]) -> Draft:
     rank, eps = int(operation.attr("rank")), float(operation.attr("eps"))
+    # Who spells a norm out may have rounded it to float32.
+    eps = eps if operation.node.dtype == "float64" else shortest(eps)
     x, view, (m, n) = _rows(operation, rank)
     given = {name: node for place, name in enumerate(names, 1) if (node := operation.input(place)) is not None}
     vectors = [operand(operation.graph, name, node, (n,)) for name, node in given.items()]

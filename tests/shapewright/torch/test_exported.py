@@ -14,6 +14,7 @@ from torch.export import Dim, export
 
 import shapewright as sw
 from shapewright.torch.chain import chains_so_far as chains
+from tests.shapewright.libraries import OnDemand
 from tests.shapewright.torch.models import INNER, WIDTH, WORDS, Encoder, call_at_once, close, words
 from tests.shapewright.torch.replacing import Replacing, same
 from tuner.errors import InvalidInput
@@ -297,3 +298,15 @@ def test_an_int_may_be_a_dynamic_input(rest: str, encoder_libraries: Path) -> No
 def test_words_beyond_the_table_raise_as_in_eager(compiled: Any) -> None:
     with pytest.raises((IndexError, RuntimeError)):
         compiled(torch.full((1, 3), WORDS + 5))
+
+
+def test_a_norm_of_an_exported_module_has_the_library_of_what_was_extracted(built: OnDemand) -> None:
+    """PyTorch spells it out on the way, with an epsilon that was rounded to float32."""
+    model = nn.RMSNorm(WIDTH, eps=1e-6).eval()
+    program = torch.export.export(model, (torch.rand(5, WIDTH),), dynamic_shapes=({0: Dim("rows", max=32)},))
+    (task,) = sw.extract(program)
+    fast = sw.torch.compile_exported(program, [str(built.folder(task.workload))], strict=True)
+    with torch.no_grad():
+        x = torch.rand(7, WIDTH)
+        assert close(fast(x), model(x))
+    assert len(fast.shapewright_report.replaced) == 1
