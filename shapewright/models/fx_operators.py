@@ -207,6 +207,10 @@ def _view(op: str, *arguments: str) -> Translation:
     return translate
 
 
+def _cat(call: Call) -> Translated:
+    return Translated("cat", tuple(map(call.input_of, call.arg("tensors"))), {"axis": call.arg("dim")})
+
+
 def _permute(call: Call) -> Translated:
     dims = list(call.arg("dims"))
     return Translated("permute", (call.tensor("self"),), {"order": tuple(axis % len(dims) for axis in dims)})
@@ -309,6 +313,7 @@ TRANSLATIONS: Mapping[str, Translation] = {
     "aten.expand.default": _view("expand", "size", "implicit"),
     "aten.clone.default": _view("identity", "memory_format"),
     **{f"aten.{op}.default": _view("identity") for op in ("detach", "alias", "lift_fresh_copy")},
+    "aten.cat.default": _cat,
     "aten.permute.default": _permute,
     "aten.transpose.int": _transpose,
     "aten.t.default": _t,

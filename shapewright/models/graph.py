@@ -4,6 +4,8 @@ A node has a neutral name of its operation. Tensors come as names of other nodes
 
     input, constant [{value}]                         what a call brings, what stays (a weight); the one value of bools
     identity x, reshape x, permute x {order}, expand x
+    cat x y ... {axis}                                one behind the other
+    rotary x cos sin                                  x * cos + cat(-upper, lower) * sin, of the halves of x's last axis
     part x {axis, start, keep}                        elements of an axis, one alone without ``keep``; no attributes
                                                       where it is another part
     linear x w [bias]                                 x[..., k] . w[n, k]^T

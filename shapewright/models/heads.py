@@ -30,10 +30,11 @@ class Heads:
     read: tuple[str, ...]
 
 
-def heads_in(graph: Graph, value: Node, axes: str, share: str) -> Heads | None:
+def heads_in(graph: Graph, value: Node, axes: str, share: str = "h", *, of_parts: bool = True) -> Heads | None:
     """The wider tensor that a value of ``axes`` is a part of, each a letter, ``d`` the last one in memory; None where
-    there is none, or its elements lie otherwise. ``share``: what stands for the axis ``g`` in a program."""
-    for place in places(graph, value):
+    there is none, or its elements lie otherwise. ``share``: what stands for the axis ``g`` in a program; ``of_parts``:
+    as of ``places``."""
+    for place in places(graph, value, of_parts=of_parts):
         found = None if place.node.op == "constant" else _heads(graph, place, value, axes, share)
         if found is not None:
             return found

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
-from shapewright.models import attention, contractions, rows
+from shapewright.models import attention, contractions, rotary, rows
 from shapewright.models.defects import defect
 from shapewright.models.draft import Draft, lifted, reasons, rules_of
 from shapewright.models.elementwise import COSTLY, TEXT
@@ -31,6 +31,7 @@ OPERATORS: Mapping[str, Callable[[Operation], Draft]] = {
     "max_pool": rows.pool,
     "avg_pool": rows.pool,
     "attention": attention.attention,
+    "rotary": rotary.rotary,
 }
 """Functions that make a program of a node, by neutral name; they raise CannotLift or InvalidInput with the reason."""
 ROWS = frozenset({"layer_norm", "rms_norm", "softmax", "reduce"})

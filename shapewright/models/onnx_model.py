@@ -177,7 +177,8 @@ class _Reader:
             return self._translate(node, call, attrs)
         for output, own in ((each, own) for each, own in zip(node.output, found, strict=True) if each):
             shape, dtype = self._told(output)
-            self._add(Node(output, "part", self._sources(node), own, shape, dtype or self._dtype(node)))
+            sources = self._sources(node)[:1] if own else self._sources(node)
+            self._add(Node(output, "part", sources, own, shape, dtype or self._dtype(node)))
         return None
 
     def _translate(self, node: Any, call: Call, attrs: Mapping[str, Any]) -> None:

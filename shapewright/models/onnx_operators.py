@@ -229,6 +229,14 @@ def _transpose(call: Call) -> Result:
     return Translated("permute", call.tensors(1), {"order": order}), tuple(x[axis] for axis in order)
 
 
+def _concat(call: Call) -> Result:
+    shapes = [call.shape(place) for place in range(len(call.inputs))]
+    axis = axis_of(call.attr("axis"), len(shapes[0]))
+    total = sum((shape[axis] for shape in shapes[1:]), start=shapes[0][axis])
+    shape = (*shapes[0][:axis], total, *shapes[0][axis + 1 :])
+    return Translated("cat", call.tensors(len(call.inputs)), {"axis": axis}), shape
+
+
 def _expand(call: Call) -> Result:
     wanted = dims_of(call.value(1))
     shape = None if wanted is None else broadcast_shapes([call.shape(0), wanted])
@@ -282,6 +290,7 @@ TRANSLATIONS: Mapping[str, Callable[[Call], Result]] = {
     "Unsqueeze": _unsqueeze,
     "Squeeze": _squeeze,
     "Transpose": _transpose,
+    "Concat": _concat,
     "Expand": _expand,
     "Identity": _identity,
     "Dropout": _dropout,

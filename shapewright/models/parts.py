@@ -58,14 +58,15 @@ def part(axis: int, start: int, keep: bool = True) -> Mapping[str, int | bool]:
     return {"axis": axis, "start": start, "keep": keep}
 
 
-def places(graph: Graph, value: Node) -> list[Placed]:
-    """The nodes that a value is a part of, what was computed first in front; nothing for what is no part.
+def places(graph: Graph, value: Node, *, of_parts: bool = True) -> list[Placed]:
+    """The nodes that a value is a part of, what was computed first in front; nothing for what is no part, but for what
+    it is another view of without ``of_parts``.
 
     Parts are of constant size: what is taken of a cache grows, and is small beside it.
     """
     sizes = [dim.constant for dim in value.shape or ()]
     found: list[Placed] = []
-    place, is_part = Placed(value, tuple(Index({axis: 1}) for axis in range(len(sizes)))), False
+    place, is_part = Placed(value, tuple(Index({axis: 1}) for axis in range(len(sizes)))), not of_parts
     while (before := _before(graph, place, sizes)) is not None:
         is_part |= place.node.op == "part"
         place = before

@@ -16,6 +16,7 @@ from shapewright.models.defects import defect
 from shapewright.models.elementwise import COMMUTATIVE
 from shapewright.models.graph import OUTPUT, Graph, Input, Node
 from shapewright.models.operands import swapped
+from shapewright.models.parts import part
 
 Pattern = Any
 """``("op", pattern, ...)``, a number, a name, or a list of patterns of which one must match."""
@@ -188,6 +189,8 @@ RMS_NORM = [
 CENTRED = ("sub", "x", ("mean", "x"))
 PLAIN_NORM = _over_root(CENTRED, ("add", ("mean", _squared(CENTRED)), "eps"))
 LAYER_NORM = ("add", ("mul", "gamma", PLAIN_NORM), "beta")
+ROTARY = ("add", ("mul", "x", "cos"), ("mul", ("cat", ("neg", ("part", "x")), ("part", "x")), "sin"))
+"""The halves of the last axis turned as the two parts of a complex number."""
 BATCHED = ("reshape", ("matmul", ("reshape", "x"), ("reshape", "y")))
 """A product of more than three axes, as PyTorch carries it out."""
 PRODUCT = [
@@ -269,6 +272,30 @@ def _batched(graph: Graph, root: Node, bound: Bound) -> Made:
     return ("matmul", (x, y), {}) if is_product and is_kept and left[-1] == right[-2] else None
 
 
+def _rotary(graph: Graph, root: Node, bound: Bound) -> Made:
+    x, cos, sin = (bound[name] for name in ("x", "cos", "sin"))
+    if not isinstance(x, str) or not isinstance(cos, str) or not isinstance(sin, str):
+        return None
+    joined = next(node for node in _behind(graph, root, 2) if node.op == "cat")
+    negated, lower = map(graph.source, joined.inputs)
+    upper, shape = graph.source(negated.inputs[0]), graph[x].shape or ()
+    size, last = (shape[-1].constant if shape else None), len(shape) - 1
+    if not size or size % 2 or root.shape != shape or joined.attrs["axis"] % len(shape) != last:
+        return None
+    halves = [part(last, size // 2), part(last, 0)]
+    is_halves = [dict(each.attrs) for each in (upper, lower)] == halves and upper.shape == lower.shape
+    is_whole = joined.shape == shape and lower.shape is not None and lower.shape[-1].constant == size // 2
+    return ("rotary", (x, cos, sin), {}) if is_halves and is_whole else None
+
+
+def _behind(graph: Graph, node: Node, depth: int) -> Iterator[Node]:
+    """The nodes that a node reads, and what these read, so many steps deep."""
+    for each in map(graph.source, node.sources):
+        yield each
+        if depth > 1:
+            yield from _behind(graph, each, depth - 1)
+
+
 def _safe_softmax(graph: Graph, root: Node, bound: Bound) -> Made:
     axis = graph.source(root.inputs[2]).attrs["axis"]
     return "softmax", (bound["x"],), {"axis": axis, "safe": True}
@@ -311,6 +338,7 @@ REWRITES = (
     Rewrite(RMS_NORM, _norm("rms_norm", "gamma")),
     Rewrite(PLAIN_RMS_NORM, _norm("rms_norm")),
     Rewrite(LAYER_NORM, _norm("layer_norm", "gamma", "beta")),
+    Rewrite(ROTARY, _rotary),
     Rewrite(ATTENTION, _attention),
 )
 """Tried in this order at every node."""

@@ -159,7 +159,9 @@ class _Reading:
             )
         if op not in ELEMENTWISE_NAMES and op not in TRANSLATIONS:
             raise CannotLift("the operator has no translation")
-        inputs = tuple(self._input(each) for each in value.args if type(each).__name__ != "ShapeExpr")
+        # Several tensors come as a tuple.
+        args = list(getattr(value.args[0], "fields", value.args)) if op == "concat" else value.args
+        inputs = tuple(self._input(each) for each in args if type(each).__name__ != "ShapeExpr")
         if op in ELEMENTWISE_NAMES:
             return Translated(ELEMENTWISE_NAMES[op], inputs)
         given = [self.nodes[each] if isinstance(each, str) else None for each in inputs]

@@ -177,6 +177,11 @@ def _permute(call: Call) -> Translated:
     return Translated("permute", call.inputs, {"order": tuple(axis % rank for axis in order)})
 
 
+def _concat(call: Call) -> Translated:
+    (axis,) = call.integers("axis", 0)
+    return Translated("cat", call.inputs, {"axis": axis})
+
+
 def _view(op: str) -> Callable[[Call], Translated]:
     return lambda call: Translated(op, call.inputs[:1])
 
@@ -194,6 +199,7 @@ TRANSLATIONS: Mapping[str, Callable[[Call], Translated]] = {
     "nn.relu6": lambda call: Translated("clamp", call.inputs, {"low": "0.0", "high": "6.0"}),
     **{kind: _reduce(kind) for kind in ("mean", "sum", "max")},
     "permute_dims": _permute,
+    "concat": _concat,
     **dict.fromkeys(("reshape", "expand_dims", "squeeze", "flatten"), _view("reshape")),
     "broadcast_to": _view("expand"),
 }

@@ -15,10 +15,11 @@ from shapewright.models.symbols import dim_of
 from shapewright.sources.finder import Finder
 from shapewright.sources.reports import NotReplaced
 from shapewright.sources.source import Match
+from shapewright.torch.chain import is_made_in_order
 from shapewright.torch.changing import integers_as_operands
 from shapewright.torch.devices import CUDA, device_of
 from shapewright.torch.op import call, prepared
-from shapewright.torch.plan import DTYPES, Plan, Taken
+from shapewright.torch.plan import DTYPES, Plan, Taken, plan_of
 from shapewright.torch.reports import Replaced, Report
 from shapewright.torch.sizes import agree, fix_sizes
 from shapewright.torch.work import flops_by_name
@@ -140,6 +141,9 @@ class _Rewriting:
         # The normal form copies by itself what a view or a product needs in a row.
         while node.target in COPIES:
             node = node.args[0]
+        if node.target is call and is_made_in_order(plan_of(node.args[2])):
+            # What it took the place of may have had other strides.
+            return axes == sorted(axes)
         value = _value(node)
         expected: Any = 1
         for size, stride in zip(reversed(value.shape), reversed(value.stride()), strict=True):

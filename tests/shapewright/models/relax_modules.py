@@ -72,3 +72,22 @@ def joined_heads(is_split: bool, width: int = WIDTH, heads: int = 2) -> Any:
             out = builder.emit_output(relax.op.nn.attention(q, k, v))
         builder.emit_func_output(out)
     return builder.finalize()
+
+
+def turned() -> Any:
+    """A rotary embedding of heads before positions."""
+    b, s, heads, size = tirx.Var("batch", "int64"), tirx.Var("length", "int64"), 2, 8
+    x, cos, sin = (
+        relax.Var(name, relax.TensorType(shape, "float32"))
+        for name, shape in (("x", (b, heads, s, size)), ("cos", (s, size)), ("sin", (s, size)))
+    )
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x, cos, sin]):
+        with builder.dataflow():
+            halves = builder.emit(relax.op.split(x, 2, axis=-1))
+            lower, upper = builder.emit(halves[0]), builder.emit(halves[1])
+            other = builder.emit(relax.op.concat([builder.emit(relax.op.negative(upper)), lower], axis=-1))
+            straight = builder.emit(relax.op.multiply(x, cos))
+            out = builder.emit_output(relax.op.add(straight, builder.emit(relax.op.multiply(other, sin))))
+        builder.emit_func_output(out)
+    return builder.finalize()

@@ -15,7 +15,7 @@ from tvm import relax, tirx
 
 import shapewright as sw
 from tests.shapewright.models.checking import TARGET
-from tests.shapewright.models.relax_modules import alike, branches, joined_heads
+from tests.shapewright.models.relax_modules import alike, branches, joined_heads, turned
 from tuner.errors import InvalidInput
 
 WEIGHTS = {"w": (32, 32), "bias": (32,), "gamma": (32,)}
@@ -82,6 +82,11 @@ def test_heads_of_one_product_are_read_where_they_lie(is_split: bool) -> None:
     first, second = ([str(task.workload.program).partition("scores")[0] for task in each] for each in (found, own))
     assert first == second
     assert not found.left
+
+
+def test_a_rotary_embedding_is_one_program() -> None:
+    (task,) = sw.extract(turned(), shape_vars={"batch": range(1, 9), "length": range(1, 9)}, target=TARGET)
+    assert str(task.workload).startswith("rotary")
 
 
 def test_weights_may_be_constants() -> None:
