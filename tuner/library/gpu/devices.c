@@ -33,7 +33,8 @@ enum { SW_CUDA = 2, SW_UINT = 1, SW_OBJECT_BYTES = 24 };
 // and scratch memory is the driver's.
 static __thread char sw_problem[2048];
 static void TVMFFIErrorSetRaisedFromCStr(const char *kind, const char *message) {
-  snprintf(sw_problem, sizeof sw_problem, "%s: %s", kind, message);
+  (void)kind;
+  snprintf(sw_problem, sizeof sw_problem, "%s", message);
 }
 static void *TVMFFIEnvGetStream(int32_t device_type, int32_t device) {
   (void)device_type, (void)device;

@@ -35,7 +35,7 @@ def test_a_launcher_that_stands_alone_does_the_same_for_each_of_its_kernels(
 
 def test_what_a_launcher_that_stands_alone_cannot_do_is_said(gpu: ProcessPoolExecutor) -> None:
     said = gpu.submit(launching.alone_failing).result(TIMEOUT_S)
-    assert said.startswith("GpuFailed: kernel_0 cannot be launched on GPU 0: ")
+    assert said.startswith("kernel_0 cannot be launched on GPU 0: ")
 
 
 @drawing(max_examples=5, deadline=None)
