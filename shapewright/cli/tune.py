@@ -175,7 +175,7 @@ def _spec(path: Path, threads: int | None, is_measured: bool) -> JobSpec:
     from tuner.program.target import native  # noqa: PLC0415
 
     spec, document = options.read_job(path)
-    own = {"threads": threads} if threads is not None else {}
+    own: dict[str, Any] = {"threads": threads} if threads is not None else {}
     if is_measured:
         own["budget"] = {"trials": 0}
     if own:
