@@ -140,10 +140,9 @@ def test_threads_share_one_sqlite_storage(sqlite_url: str) -> None:
 
 
 def test_many_may_open_a_new_sqlite_file_at_once(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path / 'tuning.db'}"
     failures: list[Exception] = []
 
-    def start() -> None:
+    def start(url: str) -> None:
         try:
             upgrade(url)
             storage = open_storage(url)
@@ -152,13 +151,43 @@ def test_many_may_open_a_new_sqlite_file_at_once(tmp_path: Path) -> None:
         except StorageUnavailable as error:
             failures.append(error)
 
-    threads = [threading.Thread(target=start) for _ in range(4)]
+    threads = [threading.Thread(target=start, args=(f"sqlite:///{tmp_path / 'tuning.db'}",)) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(60)
 
     assert failures == []
+
+
+class Refusing:
+    """A cursor whose file is changed by others at the first changes of its journal."""
+
+    def __init__(self, file: Path, refused: int, code: int) -> None:
+        self.cursor = sqlite3.connect(file, timeout=0.2).cursor()
+        self.refused, self.code = refused, code
+
+    def execute(self, statement: str) -> sqlite3.Cursor:
+        if "= WAL" in statement and self.refused:
+            self.refused -= 1
+            error = sqlite3.OperationalError("as was asked for")
+            error.sqlite_errorcode = self.code
+            raise error
+        return self.cursor.execute(statement)
+
+
+def test_a_new_sqlite_file_that_another_changes_is_tried_again(tmp_path: Path) -> None:
+    """SQLite itself does not wait there, whatever its timeout."""
+    cursor = Refusing(tmp_path / "tuning.db", 3, sqlite3.SQLITE_BUSY_RECOVERY)
+    engine._write_ahead(cursor)
+    assert cursor.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+
+
+@pytest.mark.parametrize(("refused", "code"), [(10**6, sqlite3.SQLITE_BUSY), (1, sqlite3.SQLITE_READONLY)])
+def test_no_longer_than_its_timeout_and_for_no_other_reason(tmp_path: Path, refused: int, code: int) -> None:
+    cursor = Refusing(tmp_path / "tuning.db", refused, code)
+    with pytest.raises(sqlite3.OperationalError, match="as was asked for"):
+        engine._write_ahead(cursor)
 
 
 def _database(url: str) -> Database:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import select
+import sqlite3
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -29,6 +31,8 @@ from tuner.storage.sql.columns import decoded, to_json
 
 BUSY_S = 30
 """How long a SQLite connection waits for another's write to end, unless its URL says ``?timeout=``."""
+LOCKED_S = 0.01
+"""The pause before a file is tried again whose lock SQLite does not wait for."""
 CONNECT_S = 5
 POOL_S = 10
 """How long a thread waits for a connection when all are in use."""
@@ -141,11 +145,29 @@ def _set_up_sqlite(dbapi_connection: Any, _record: object) -> None:
     # The driver's own decoding raises for a byte that is no UTF-8, and with it all rows of the statement are lost.
     dbapi_connection.text_factory = partial(str, encoding="utf-8", errors="replace")
     cursor = dbapi_connection.cursor()
-    if cursor.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
-        cursor.execute("PRAGMA journal_mode = WAL")
+    _write_ahead(cursor)
     cursor.execute("PRAGMA foreign_keys = ON")
     cursor.execute("PRAGMA synchronous = FULL")
     cursor.close()
+
+
+def _write_ahead(cursor: Any) -> None:
+    """Have the file's journal be a log that is written ahead, so that readers and a writer do not wait for one another.
+
+    Of several connections that open a new file at once one changes it. SQLite tells the others at once that the file is
+    locked, whatever timeout they have.
+    """
+    until_s = time.monotonic() + cursor.execute("PRAGMA busy_timeout").fetchone()[0] / 1000
+    while True:
+        try:
+            if cursor.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
+                cursor.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > until_s:
+                raise
+            time.sleep(LOCKED_S)
+        else:
+            return
 
 
 def _begin_sqlite(connection: Connection) -> None:
