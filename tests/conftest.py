@@ -163,6 +163,14 @@ def storage(database_url: str) -> Iterator[Storage]:
     opened.close()
 
 
+@pytest.fixture
+def local_device(storage: Storage) -> None:
+    """``storage`` knows a device of the key ``local``, this machine."""
+    from tests.serving import register_local  # noqa: PLC0415 - FastAPI, which most tests need not
+
+    register_local(storage)
+
+
 TESTS = Path(__file__).parent
 LONG = ("worker", "e2e", "browser", "benchmarks", "soak")
 """Folders of tests that start processes and wait for searches."""

@@ -37,6 +37,12 @@ TASK = SearchTask("matmul", {"m": T, "n": N, "k": K}, (T,), instances=[5, 64], t
 PRODUCT = {"program": "out[m, n] = sum(k) x[m, k] * y[k, n]", "extents": {"m": "T", "n": N, "k": K}}
 """The matmul of TASK, for tasks in which it has constants."""
 
+_SUMS = """for (int i = 0; i < m; ++i)
+    for (int j = 0; j < N; ++j) {
+      float sum = 0;
+      for (int p = 0; p < K; ++p) sum += x[i * K + p] * y[p * N + j];
+      out[i * N + j] = sum;
+    }"""
 _SOURCE = """
 #include <math.h>
 #include <signal.h>
@@ -51,12 +57,7 @@ int kernel_0(const unsigned *grid, void **parameters, uint64_t *ns) {
   const int m = *(int *)parameters[3], n = N;
   const uint64_t moved = *ns;
   *ns = 1000 + 100 * (uint64_t)m;
-  for (int i = 0; i < m; ++i)
-    for (int j = 0; j < N; ++j) {
-      float sum = 0;
-      for (int p = 0; p < K; ++p) sum += x[i * K + p] * y[p * N + j];
-      out[i * N + j] = sum;
-    }
+  %(sums)s
   %(behaviour)s
   return 0;
 }
@@ -82,12 +83,7 @@ def program(behaviour: str = RIGHT, task: SearchTask = TASK) -> bytes:
 def library(behaviour: str = RIGHT, task: SearchTask = TASK) -> LibraryFiles:
     """A library that computes the matmul of a task and then does as ``behaviour`` says, in C."""
     module = emit(task.workload, Choices(product=Tiling(32, 32, 16)))
-    with tempfile.TemporaryDirectory() as directory:
-        source, binary = Path(directory) / "kernel.c", Path(directory) / "kernel.so"
-        source.write_text(_SOURCE % {"n": N, "k": K, "behaviour": ALIKE.get(behaviour, behaviour)})
-        command = ["gcc", "-shared", "-fPIC", "-O1", "-o", str(binary), str(source)]
-        subprocess.run(command, check=True, timeout=60)
-        code = binary.read_bytes()
+    code = _compiled(_SOURCE, n=N, k=K, behaviour=ALIKE.get(behaviour, behaviour))
     sizes = (8, 8, 8, 4, *(8,) * SCRATCH_POINTERS)
     (launch,) = module.launches
     cubin = Cubin(launch.function.name, code, "", 0, 32, 0, launch.num_warps, "sm_90", sizes)
@@ -110,12 +106,7 @@ int %(name)s(const unsigned *grid, void **parameters, uint64_t *ns) {
   float *out = *(float **)parameters[%(out)d], *x = *(float **)parameters[%(x)d], *y = *(float **)parameters[%(y)d];
   const int m = *(int *)parameters[3];
   *ns = 1000 + 4000 * (uint64_t)((m + ROWS - 1) / ROWS) / ROWS;
-  for (int i = 0; i < m; ++i)
-    for (int j = 0; j < N; ++j) {
-      float sum = 0;
-      for (int p = 0; p < K; ++p) sum += x[i * K + p] * y[p * N + j];
-      out[i * N + j] = sum;
-    }
+  %(sums)s
   %(behaviour)s
   return 0;
 }
@@ -129,10 +120,11 @@ def seconds_of(kernel: MicroKernel, m: int) -> float:
 
 
 @cache
-def _product(**facts: Any) -> bytes:
+def _compiled(text: str, **facts: Any) -> bytes:
+    """The machine code of C that takes these facts, and ``sums``, in its places."""
     with tempfile.TemporaryDirectory() as folder:
         source, binary = Path(folder) / "kernel.c", Path(folder) / "kernel.so"
-        source.write_text(_PRODUCT % facts)
+        source.write_text(text % {"sums": _SUMS, **facts})
         subprocess.run(["gcc", "-shared", "-fPIC", "-O1", "-o", str(binary), str(source)], check=True, timeout=60)
         return binary.read_bytes()
 
@@ -163,7 +155,7 @@ class Compiler:
         function, sizes = launches[0].function, {axis: dim.constant for axis, dim in task.workload.sizes.items()}
         places = {name: place for place, name in enumerate(function.pointers)}
         what = {"rows": kernel["block_m"], "behaviour": self._behaviour(kernel), **places}
-        code = _product(name=function.name, n=sizes["n"], k=sizes["k"], **what)
+        code = _compiled(_PRODUCT, name=function.name, n=sizes["n"], k=sizes["k"], **what)
         widths = (8, 8, 8, *(4,) * len(function.symbols), *(8,) * SCRATCH_POINTERS)
         cubins = [Cubin(function.name, code, "", 0, 32, 0, launches[0].num_warps, "sm_90", widths)]
         made = build_gpu_library(Dispatcher(task, (kernel,), 0, Leaf(0)), [(module, cubins)])

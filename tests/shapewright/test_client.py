@@ -16,7 +16,7 @@ from service.settings import Settings
 from shapewright import download
 from shapewright.client import BadDownload, Client, NotAllowed, Refused, ServiceNotFound, ServiceUnreachable
 from shapewright.queries import DEFAULT_BUDGET
-from tests.serving import JOB, lease, register_local, serving, small_dispatcher, store_library
+from tests.serving import JOB, lease, serving, small_dispatcher, store_library
 from tuner.errors import InvalidInput
 from tuner.library.dispatcher import Dispatcher
 from tuner.library.package import LibraryFiles, package
@@ -28,16 +28,12 @@ from tuner.schedule.space import MicroKernel
 from tuner.storage import JobState, Lease, NewEvent
 from tuner.storage.sql import Storage
 
+pytestmark = pytest.mark.usefixtures("local_device")
+
 
 @pytest.fixture
 def database_url(sqlite_url: str) -> str:
     return sqlite_url
-
-
-@pytest.fixture
-def storage(storage: Storage) -> Storage:
-    register_local(storage)
-    return storage
 
 
 @pytest.fixture

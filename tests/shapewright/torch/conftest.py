@@ -13,7 +13,8 @@ import torch
 import shapewright as sw
 from shapewright.sources import finder
 from shapewright.sources.finder import Finder
-from shapewright.torch import backend
+from shapewright.torch import backend, chain
+from shapewright.torch.chain import Chain
 from tests import quick_exports
 from tests.conftest import MakeOnce
 from tests.shapewright.libraries import OnDemand, save
@@ -49,6 +50,14 @@ def replacing(built: OnDemand, monkeypatch: pytest.MonkeyPatch) -> Replacing:
     found = partial(Finder, [built], native(), threads=1, strict=False)
     monkeypatch.setattr(backend, "finder_of", lambda *_, **__: found())
     return Replacing()
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> dict[str, Chain]:
+    """The chains that a test made."""
+    found: dict[str, Chain] = {}
+    monkeypatch.setattr(chain, "_chains", found)
+    return found
 
 
 @pytest.fixture(autouse=True)

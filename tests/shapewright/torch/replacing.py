@@ -7,10 +7,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch import nn
 from torch.utils import _pytree
 
 import shapewright as sw
 from shapewright.torch.backend import shapewright
+from tests.shapewright.libraries import OnDemand
 
 TOLERANCE = {torch.float32: 2e-5, torch.float64: 1e-9, torch.bfloat16: 3e-2, torch.float16: 4e-3}
 
@@ -38,6 +40,19 @@ class Replacing:
         same(found, right)
         same(mine, own)
         assert len(self.report.replaced) >= replaced, str(self.report)
+
+
+def exported(model: nn.Module, built: OnDemand, width: int) -> Any:
+    """A model of [batch, length, width] as an exported program whose parts all have libraries; it is what eager is."""
+    dims = {0: torch.export.Dim("batch", min=1, max=8), 1: torch.export.Dim("length", min=1, max=32)}
+    program = torch.export.export(model, (torch.rand(2, 5, width),), dynamic_shapes=(dims,))
+    folders = [str(built.folder(task.workload)) for task in sw.extract(program)]
+    fast = sw.torch.compile_exported(program, folders, strict=True)
+    with torch.no_grad():
+        for batch, length in ((1, 1), (2, 7), (3, 32)):
+            x = torch.rand(batch, length, width)
+            same(fast(x), model(x))
+    return fast
 
 
 def same(found: Any, right: Any) -> None:

@@ -24,15 +24,8 @@ from tests.shapewright.torch.replacing import Replacing
 from tests.shares import chosen
 from tuner.errors import InvalidInput, ShapewrightError
 
+pytestmark = pytest.mark.usefixtures("made")
 WIDTH = 16
-
-
-@pytest.fixture(autouse=True)
-def made(monkeypatch: pytest.MonkeyPatch) -> dict[str, Chain]:
-    """The chains that a test made."""
-    found: dict[str, Chain] = {}
-    monkeypatch.setattr(chains, "_chains", found)
-    return found
 
 
 def lengths(made: dict[str, Chain]) -> list[int]:

@@ -10,23 +10,14 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-import shapewright as sw
-from shapewright.torch import chain as chains
 from shapewright.torch.chain import Chain
 from tests.shapewright.libraries import OnDemand
 from tests.shapewright.torch.models import HEADS, WIDTH, close
-from tests.shapewright.torch.replacing import Replacing, same
+from tests.shapewright.torch.replacing import Replacing, exported
 from tests.shares import chosen
 
+pytestmark = pytest.mark.usefixtures("made")
 RESTS = ("eager", "inductor")
-
-
-@pytest.fixture(autouse=True)
-def made(monkeypatch: pytest.MonkeyPatch) -> dict[str, Chain]:
-    """The chains that a test made."""
-    found: dict[str, Chain] = {}
-    monkeypatch.setattr(chains, "_chains", found)
-    return found
 
 
 class Joined(nn.Module):  # type: ignore[misc]
@@ -95,14 +86,6 @@ def test_self_attention_of_pytorchs_own_module(replacing: Replacing) -> None:
 
 
 def test_an_exported_program_reads_heads_where_they_lie(built: OnDemand, made: dict[str, Chain]) -> None:
-    model = Joined(bias=False).eval()
-    dims = {0: torch.export.Dim("batch", min=1, max=8), 1: torch.export.Dim("length", min=1, max=32)}
-    program = torch.export.export(model, (torch.rand(2, 5, WIDTH),), dynamic_shapes=(dims,))
-    folders = [str(built.folder(task.workload)) for task in sw.extract(program)]
-    fast = sw.torch.compile_exported(program, folders, strict=True)
-    with torch.no_grad():
-        for batch, length in ((1, 1), (2, 7), (3, 32)):
-            x = torch.rand(batch, length, WIDTH)
-            same(fast(x), model(x))
+    fast = exported(Joined(bias=False).eval(), built, WIDTH)
     assert [len(each.calls) for each in made.values()] == [3]
     assert not any(each.strided for each in fast.shapewright_report.replaced)

@@ -5,22 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-import shapewright as sw
-from shapewright.torch import chain as chains
 from shapewright.torch.chain import Chain
 from tests.shapewright.libraries import OnDemand
 from tests.shapewright.models.test_heads import HEADS, WIDTH
 from tests.shapewright.models.test_rotary import Turned
 from tests.shapewright.torch.models import close
-from tests.shapewright.torch.replacing import Replacing, same
+from tests.shapewright.torch.replacing import Replacing, exported
 
-
-@pytest.fixture(autouse=True)
-def made(monkeypatch: pytest.MonkeyPatch) -> dict[str, Chain]:
-    """The chains that a test made."""
-    found: dict[str, Chain] = {}
-    monkeypatch.setattr(chains, "_chains", found)
-    return found
+pytestmark = pytest.mark.usefixtures("made")
 
 
 @pytest.mark.parametrize("keys", [HEADS, HEADS // 2])
@@ -41,13 +33,5 @@ def test_turned_heads_are_of_the_chain(keys: int, replacing: Replacing, made: di
 
 
 def test_an_exported_program_is_one_chain(built: OnDemand, made: dict[str, Chain]) -> None:
-    model = Turned().eval()
-    dims = {0: torch.export.Dim("batch", min=1, max=8), 1: torch.export.Dim("length", min=1, max=32)}
-    program = torch.export.export(model, (torch.rand(2, 5, WIDTH),), dynamic_shapes=(dims,))
-    folders = [str(built.folder(task.workload)) for task in sw.extract(program)]
-    fast = sw.torch.compile_exported(program, folders, strict=True)
-    with torch.no_grad():
-        for batch, length in ((1, 1), (2, 7), (3, 32)):
-            x = torch.rand(batch, length, WIDTH)
-            same(fast(x), model(x))
+    exported(Turned().eval(), built, WIDTH)
     assert len(made) == 1

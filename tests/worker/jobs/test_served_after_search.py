@@ -5,16 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tests.searched import searched
-from tests.serving import register_local
 from tuner.program.job.range_text import Ranges
 from tuner.storage import Job, JobState, LibraryQuery
 from tuner.storage.sql import Storage
 
-
-@pytest.fixture
-def storage(storage: Storage) -> Storage:
-    register_local(storage)
-    return storage
+pytestmark = pytest.mark.usefixtures("local_device")
 
 
 def digest_of(storage: Storage, job: Job) -> str:

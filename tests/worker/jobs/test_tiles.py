@@ -8,23 +8,17 @@ from typing import Any
 import pytest
 
 from tests.searched import searched
-from tests.serving import register_local
 from tuner.library.dispatcher import Dispatcher
 from tuner.library.package import check_files, dispatcher_of
 from tuner.storage import JobState
 from tuner.storage.sql import Storage
 
+pytestmark = pytest.mark.usefixtures("local_device")
 SAPPHIRE_RAPIDS = {"kind": "llvm", "mcpu": "sapphirerapids", "num-cores": 2}
 DTYPES: Mapping[str, tuple[Any, int]] = {
     "bfloat16": ("bfloat16", 32),
     "int8": ({"x": "int8", "w": "int8", "out": "int32"}, 64),
 }
-
-
-@pytest.fixture
-def storage(storage: Storage) -> Storage:
-    register_local(storage)
-    return storage
 
 
 def library_for(storage: Storage, dtype: Any, most: int) -> Dispatcher:
