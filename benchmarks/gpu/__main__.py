@@ -13,7 +13,7 @@ from contextlib import closing
 from pathlib import Path
 
 from tuner.bundle.candidates import CHOICES, OTHERS
-from tuner.bundle.form import JOB, RECORDS
+from tuner.bundle.form import JOB, RECORDS, RUNNER
 from tuner.bundle.importing import import_results
 from tuner.bundle.writing import job_for, write_bundle
 from tuner.errors import ShapewrightError
@@ -62,7 +62,9 @@ def pack(options: argparse.Namespace) -> None:
         )
     spent_s = time.monotonic() - began_s
     print(f"{made.candidates} candidates, {made.left_out} left out, {made.size / 1e6:.1f} MB, {spent_s:.0f} s")
-    print(f"copy {options.bundle} to the GPU's machine, and run there: python {options.bundle.name}/run.py --seconds S")
+    print(
+        f"copy {options.bundle} to the GPU's machine, and run there: python {options.bundle.name}/{RUNNER} --seconds S"
+    )
 
 
 def read_back(folder: Path) -> None:

@@ -80,4 +80,8 @@ def read_bundle(folder: Path) -> Bundle:
     if not isinstance(data, dict) or (data.get("format"), data.get("version")) != (FORMAT, VERSION):
         problem = f"{BUNDLE} is not of format {FORMAT}, version {VERSION}"
         raise InvalidInput(str(folder), problem, "read it with the release that wrote it")
-    return Bundle(tuple(map(Entry.from_json, data["entries"])), hashlib.sha256(text).hexdigest())
+    try:
+        entries = tuple(map(Entry.from_json, data["entries"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise InvalidInput(str(folder), f"{BUNDLE} is damaged: {error!r}", "copy it again") from None
+    return Bundle(entries, hashlib.sha256(text).hexdigest())

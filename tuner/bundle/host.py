@@ -84,9 +84,9 @@ class Session:
         return None, f"not done after {limit_s:.3g} s"
 
     def close(self) -> None:
-        self._connection.close()
         self._process.kill()
         self._process.join(END_S)
+        self._connection.close()
 
 
 def _serve(work: Work, own: Connection, others: Connection) -> None:

@@ -12,14 +12,14 @@ from tuner.bundle.results import SUFFIX, Row, check_bundle, rows_of
 from tuner.errors import InvalidInput
 from tuner.plain_files import read_plain
 from tuner.program.job.task import SearchTask
-from tuner.program.language.workload import WorkloadInstance
+from tuner.program.language.workload import JsonObject, WorkloadInstance
 from tuner.program.target import Target
 from tuner.records import MeasureResult, Phase, TuningRecord, protocol_of
 from tuner.storage.jsonl import SharedRecord, write_records
 
 MAX_JOB = 1 << 24
 FIRST_ROUND = 1
-"""None is the default of a search, whose round is 0."""
+"""Round 0 is that of the default kernels, which none of these is."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Imported:
 
 def import_results(folder: Path) -> Imported:
     """Write RECORDS of all results in a bundle's folder, and JOB for what was measured. Raises InvalidInput."""
-    bundle = read_bundle(folder)
+    bundle, job = read_bundle(folder), _read_job(folder)
     entries = bundle.entries
     rows = [row for path in sorted((folder / RESULTS).glob(f"*{SUFFIX}")) for row in rows_of(path)]
     if not rows:
@@ -48,11 +48,20 @@ def import_results(folder: Path) -> Imported:
     part.rename(folder / RECORDS)
     targets = tuple({each.record.target_fingerprint: each.target for each in records}.values())
     own = {entry.task.known_target for entry in entries}
-    job = json.loads(read_plain(folder / JOB, MAX_JOB))
     job = {name: value for name, value in job.items() if name not in ("target", "targets")}
     (folder / JOB).write_text(json.dumps({**job, "targets": [each.to_json() for each in targets]}, indent=1))
     others = tuple(dict.fromkeys(row.gpu.name for row in rows if _target_of(entries[row.entry], row) not in own))
     return Imported(len(records), sum(not each.record.result.ok for each in records), targets, others)
+
+
+def _read_job(folder: Path) -> JsonObject:
+    try:
+        job = json.loads(read_plain(folder / JOB, MAX_JOB))
+    except (OSError, ValueError) as error:
+        raise InvalidInput(str(folder), f"holds no {JOB}: {error}", "write the bundle again") from None
+    if not isinstance(job, dict):
+        raise InvalidInput(str(folder), f"{JOB} is no job", "write the bundle again")
+    return job
 
 
 def _target_of(entry: Entry, row: Row) -> Target:

@@ -73,17 +73,16 @@ class Results:
     def __init__(self, folder: Path, facts: GpuFacts, device: str, bundle: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.path = folder / f"{facts.target.fingerprint}{SUFFIX}"
-        self._rows = list(rows_of(self.path)) if self.path.exists() else []
-        check_bundle(self._rows, bundle, "--out")
-        self.done = {(row.entry, row.candidate) for row in self._rows if row.is_final}
+        rows = list(rows_of(self.path)) if self.path.exists() else []
+        check_bundle(rows, bundle, "--out")
+        self.done = {(row.entry, row.candidate) for row in rows if row.is_final}
         self._header = {"gpu": asdict(facts), "device": device, "bundle": bundle}
         self._failed = self._measured = 0
 
     def __enter__(self) -> Self:
         self._file = self.path.open("a")
-        if self.path.stat().st_size and not self.path.read_bytes().endswith(b"\n"):
-            # A line that an earlier run was killed over.
-            os.truncate(self.path, self.path.read_bytes().rfind(b"\n") + 1)
+        # Without a line that an earlier run was killed over.
+        os.truncate(self.path, self.path.read_bytes().rfind(b"\n") + 1)
         self._write(self._header)
         return self
 
@@ -91,7 +90,7 @@ class Results:
         self._file.close()
 
     def add(self, entry: int, candidate: int, answers: Sequence[Mapping[str, Any]], run_s: float) -> None:
-        now = datetime.now(UTC).isoformat().replace("+00:00", "Z")
+        now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
         self._write({"entry": entry, "candidate": candidate, "answers": answers, "run_s": run_s, "at": now})
         problems = [each["error"] for each in answers if each.get("error_kind")]
         self._measured, self._failed = self._measured + 1, self._failed + bool(problems)

@@ -34,12 +34,12 @@ class Work:
 
 
 def serve(work: Work, connection: Connection) -> None:
-    """Answer requests until None comes: of an entry's number, which is opened, and of a candidate's."""
+    """Answer requests until it is killed: to open an entry, or to try a candidate of it, by their numbers."""
     # The runner is told, and ends this process when it is done with it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     benches: dict[int, Bench] = {}
-    while (request := connection.recv()) is not None:
-        entry, candidate = request
+    while True:
+        entry, candidate = connection.recv()
         if candidate is None:
             connection.send(_opened(work, entry, benches))
         else:

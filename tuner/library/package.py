@@ -32,6 +32,8 @@ SEAL = "manifest_digest"
 """The field of a manifest that has the SHA-256 of its others; manifests of earlier releases have none."""
 ENTRY = "kernel"
 """The function that a library exports."""
+ALONE = "sw_alone"
+"""The function of a launcher that stands alone, see ``GpuSource.alone``."""
 FILES = (LIBRARY, DISPATCH, MANIFEST, IR, KERNELS)
 """Every file that a library may have."""
 MAX_BYTES = {".so": 1 << 30, ".json": 16 << 20, ".gz": 1 << 28}

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from tests.fakes import FakeRecorder
-from tests.gpu_measuring import Compiler, gpu_host, seconds_of, set_gpu
+from tests.gpu_measuring import H100, Compiler, gpu_host, seconds_of, set_gpu
 from tests.searching import THEORY, quick_policies
 from tests.tuner.search.test_gpu import Unable
 from tuner.bundle import candidates
@@ -35,7 +35,6 @@ from tuner.search.reuse import shared_knowledge
 from tuner.search.tuning import SearchStart, SearchTools, tune
 from tuner.storage.jsonl import SharedRecord, read_records
 
-H100 = Target.from_json({"kind": "cuda", "product": "h100"})
 DOCUMENT: Mapping[str, Any] = {
     "name": "two products on a GPU",
     "workloads": [{"op": "matmul", "args": {"m": "8*T", "n": n, "k": 32}} for n in (64, 48)],
@@ -242,17 +241,18 @@ def test_no_memory_on_the_gpu_says_nothing_of_a_candidate_and_is_tried_again(
 ) -> None:
     bundle = copied(packed[0], tmp_path / "bundle")
     set_gpu(host, "FAKE_CUDA_FAIL=cuLaunchKernel=2")
-    assert "out of memory" in run(bundle, "--seconds", "0", cwd=tmp_path).stdout + run(bundle, cwd=tmp_path).stderr
+    assert "out of memory" in run(bundle, "--seconds", "0", cwd=tmp_path).stderr
     set_gpu(host)
     assert f"{packed[1].candidates} candidates to measure, 0 are known" in run(bundle, cwd=tmp_path).stdout
 
 
 def test_what_is_no_gpu_of_the_bundle_is_said(packed: tuple[Path, Written], host: Path, tmp_path: Path) -> None:
+    bundle = copied(packed[0], tmp_path / "bundle")
     set_gpu(host, "FAKE_CUDA_GPUS=8.0")
-    done = run(packed[0], cwd=tmp_path)
+    done = run(bundle, cwd=tmp_path)
     assert done.returncode == 1
     assert "Fake 0 is sm_80" in done.stderr and "has code for sm_90: make a bundle with --arch sm_80" in done.stderr
-    assert "there is no GPU 3" in run(packed[0], "--gpu", "3", cwd=tmp_path).stderr
+    assert "there is no GPU 3" in run(bundle, "--gpu", "3", cwd=tmp_path).stderr
 
 
 def test_records_of_another_gpu_of_the_instruction_set_are_for_that(
@@ -293,6 +293,29 @@ def test_results_of_another_bundle_are_refused(packed: tuple[Path, Written], hos
     results.write_text(lines.replace('"answers"', '"answer"'))
     with pytest.raises(InvalidInput, match=r"jsonl line 2: .*answer"):
         import_results(bundle)
+
+
+@pytest.mark.parametrize(("name", "text"), [(BUNDLE, None), (BUNDLE, "{"), (JOB, None), (JOB, "{"), (JOB, "[]")])
+def test_a_damaged_bundle_is_told_and_nothing_of_it_is_changed(
+    name: str, text: str | None, packed: tuple[Path, Written], host: Path, tmp_path: Path
+) -> None:
+    bundle = copied(packed[0], tmp_path / "bundle")
+    run(bundle, "--seconds", "0", cwd=tmp_path)
+    (bundle / name).unlink()
+    if text is not None:
+        (bundle / name).write_text(text)
+    with pytest.raises(InvalidInput, match=name):
+        import_results(bundle)
+    assert not (bundle / RECORDS).exists()
+
+
+def test_a_bundle_whose_entries_are_damaged_is_told(packed: tuple[Path, Written], tmp_path: Path) -> None:
+    bundle = copied(packed[0], tmp_path / "bundle")
+    data = json.loads((bundle / BUNDLE).read_text())
+    del data["entries"][0]["candidates"]
+    (bundle / BUNDLE).write_text(json.dumps(data))
+    with pytest.raises(InvalidInput, match=r"bundle\.json is damaged: .*candidates"):
+        read_bundle(bundle)
 
 
 def test_packages_that_a_host_lacks_are_imported_by_none_of_its_modules(packed: tuple[Path, Written]) -> None:

@@ -5,6 +5,7 @@ Every build takes a good part of a second, so each covers several things at once
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -36,10 +37,12 @@ ROWS = (0, 1, 2, 5, 13, 31, 64, 257)
 
 
 @pytest.fixture(autouse=True)
-def as_served(monkeypatch: pytest.MonkeyPatch) -> None:
+def as_served(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Dispatchers are optimised here, as in what users get."""
     codegen._compiled_entry.cache_clear()
     monkeypatch.setattr(codegen, "ENTRY_LEVEL", None)
+    yield
+    codegen._compiled_entry.cache_clear()
 
 
 def task_of(op: str, m: DimLike, n: DimLike, k: DimLike, target: Target = NATIVE, **fields: Any) -> SearchTask:

@@ -14,6 +14,7 @@ from importlib.resources import files
 
 from tuner.errors import ShapewrightError
 from tuner.library.gpu.host import c_expression
+from tuner.library.package import ALONE
 from tuner.program.language.dtypes import DTYPES
 from tuner.schedule.gpu.cubin import MAP_BYTES, SCRATCH_POINTERS, Cubin
 from tuner.schedule.gpu.module import Descriptor, Launch, Module, Scratch
@@ -31,8 +32,6 @@ AXES = 3
 PARAMETERS = "void *self, const sw_any *arguments, int32_t count, sw_any *result"
 """Of a function that TVM FFI calls."""
 RUNTIME = ("integers.c", "devices.c", "calls.c")
-ALONE = "sw_alone"
-"""The function of a launcher that stands alone: see GpuSource.alone."""
 WARP = 32
 TARGET = re.compile(r"sm_(\d+)(\d)([a-z]?)")
 

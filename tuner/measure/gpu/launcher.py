@@ -8,12 +8,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tuner.errors import GpuFailed
-from tuner.library.package import ENTRY
+from tuner.library.package import ALONE, ENTRY
 from tuner.program.language.binding import symbols_at
 from tuner.program.language.workload import Workload
-
-FUNCTION = "sw_alone"
-"""That of tuner.library.gpu.source.ALONE, which is not imported: it comes with emitters."""
 
 
 class Operand(NamedTuple):
@@ -41,7 +38,7 @@ class Launcher:
     def __init__(self, path: Path, workload: Workload) -> None:
         self._workload = workload
         try:
-            self._call = ctypes.CDLL(str(path.resolve()))[FUNCTION]
+            self._call = ctypes.CDLL(str(path.resolve()))[ALONE]
         except OSError as error:
             raise GpuFailed(f"{path.name} cannot be loaded here: {error}") from None
         self._call.restype = ctypes.c_char_p
