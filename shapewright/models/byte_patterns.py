@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from shapewright.models.graph import VIEWS, Graph, Input, Node
+from tuner.program.language.dtypes import FLOATS
 
 Bound = Mapping[str, Input]
 Made = tuple[str, tuple[Input, ...], Mapping[str, Any]] | None
-FLOATS = frozenset({"float32", "bfloat16", "float16", "float64"})
 MULTIPLY_ADD = ("cast", ("add", ("mul", ("cast", "x"), ("cast", "y")), ("cast", "z")))
 SHIFTED = ("cast", ("add", ("cast", "x"), 128.0))
 """Rows of int8 as uint8."""
@@ -70,7 +70,7 @@ def _becomes_an_integer(graph: Graph, node: Node) -> bool:
     return reader is not None and reader.op == "cast" and reader.dtype not in FLOATS
 
 
-OF_BYTES: Sequence[tuple[Any, Callable[[Graph, Node, Bound], Made]]] = (
+BYTE_PATTERNS: Sequence[tuple[Any, Callable[[Graph, Node, Bound], Made]]] = (
     (MULTIPLY_ADD, _multiply_add),
     (SHIFTED_ROWS, _of_shifted_rows),
     *(((op, "x", "full"), _of_a_number) for op in ("add", "maximum", "minimum")),

@@ -12,7 +12,7 @@ from typing import Any
 
 from shapewright.models.fx_calls import Call
 from shapewright.models.fx_operators import TRANSLATIONS, WITHOUT_MEANING
-from shapewright.models.fx_parts import PARTS, SLICE, part_of
+from shapewright.models.fx_parts import GETITEM, PARTS, SLICE, part_of
 from shapewright.models.graph import CannotLift, Graph, Input, Node, Shape
 from shapewright.models.lifted import Lifting
 from shapewright.models.lifting import lift_graph
@@ -53,7 +53,7 @@ def graph_of(module: Any, constants: Collection[str] = (), sizes: Mapping[str, i
             continue
         value = _value(module, node)
         shape, dtype = _described(value, sizes)
-        source = node.args[0].name if str(node.target) == "<built-in function getitem>" else ""
+        source = node.args[0].name if str(node.target) == GETITEM else ""
         if source in several:
             # What computes several values is known by the first of them, which is read from it.
             part = Node(node.name, "part", (), {}, shape, dtype)
@@ -96,7 +96,7 @@ def _node(node: Any, nodes: Mapping[str, Node], constants: Collection[str], shap
         source, attrs = part_of(node, nodes)
         # A slice is all of what it is taken from where that is as large.
         is_whole = str(node.target) == SLICE and bool(attrs) and shape is not None and nodes[source].shape == shape
-        op, kept = ("identity", {}) if is_whole else ("part", attrs or {})
+        op, kept = ("identity", {}) if is_whole else ("part", attrs)
         return Node(node.name, op, (source,), kept, shape, dtype)
     try:
         translated = _translated(node, nodes, shape, dtype)

@@ -33,9 +33,7 @@ class Call:
     def arg(self, name: str) -> Any:
         """An argument, or the schema's default of it."""
         self._read.add(name)
-        if name in self._given:
-            return self._given[name]
-        return next(each.default_value for each in self.node.target._schema.arguments if each.name == name)
+        return argument(self.node, name)
 
     def tensor(self, name: str) -> Input:
         """An argument that is a tensor, a number or nothing. Raises CannotLift for others."""
@@ -65,3 +63,13 @@ def constant_numbers(values: Any, rank: int) -> tuple[int, ...]:
     if len(listed) != rank or not all(type(each) is int for each in listed):
         raise CannotLift(f"{values} are not {rank} constants")
     return tuple(listed)
+
+
+def argument(node: Any, name: str) -> Any:
+    """An argument of a call by the schema's name, or its default."""
+    for place, each in enumerate(node.target._schema.arguments):
+        if each.name == name:
+            if place < len(node.args):
+                return node.args[place]
+            return node.kwargs.get(name, each.default_value)
+    raise KeyError(name)

@@ -83,7 +83,7 @@ def lift_graph(graph: Graph, target: Target | None = None) -> Lifting:
     ops = {op.output: op for op in work.taken.values()}
     in_order = sorted(ops.values(), key=lambda op: order[op.output])
     rest = (Left(node.name, node.op, work.left[node.name]) for node in graph if node.name in work.left)
-    told = (one for one in rest if one.node not in work.taken and not work.is_nothing(graph[one.node]))
+    told = (one for one in rest if one.node not in work.taken and not work.is_unreported(graph[one.node]))
     return Lifting(tuple(in_order), tuple(told))
 
 
@@ -114,9 +114,9 @@ class _Work:
             self.left[node.name] = defect(error, node.name)
         return None
 
-    def is_nothing(self, node: Node) -> bool:
-        """Whether no word is lost on a node that is left: arithmetic of single values takes no time, and a constant is
-        cast, or a number cast that is written out, for nobody any more."""
+    def is_unreported(self, node: Node) -> bool:
+        """Whether a node that is left goes unreported: arithmetic on single values takes no time, and a cast that only
+        lifted operations read is of a constant, or computed by these themselves."""
         values = [node, *(self.graph[each] for each in node.sources)]
         is_single = node.op not in OPERATORS and all(each.shape == () or each.op == "scalar" for each in values)
         if node.op != "cast" or node.shape is None or not self._is_taken(node):

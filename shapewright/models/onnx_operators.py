@@ -273,7 +273,7 @@ TRANSLATIONS: Mapping[str, Callable[[Call], Result]] = {
     "BatchNormalization": _batch_norm,
     "Softmax": _softmax,
     "Attention": _attention,
-    **dict.fromkeys(("ReduceMean", "ReduceSum", "ReduceMax"), _reduce),
+    **dict.fromkeys(("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin"), _reduce),
     "Gelu": _gelu,
     "LeakyRelu": _sloped("leaky_relu"),
     "Elu": _sloped("elu"),

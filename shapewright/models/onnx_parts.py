@@ -8,7 +8,7 @@ from typing import Any
 from shapewright.models.graph import CannotLift, Shape
 from shapewright.models.onnx_schemas import Call, axis_of
 from shapewright.models.onnx_values import integers_of
-from shapewright.models.parts import part
+from shapewright.models.parts import part_from
 
 Attrs = Mapping[str, Any]
 
@@ -24,7 +24,7 @@ def parts_of(call: Call, outputs: Sequence[Shape | None]) -> list[Attrs] | None:
                 return [_slice(call)]
             case "Gather" if (index := _one_index(call)) is not None:
                 axis = axis_of(call.attr("axis"), len(call.shape(0)))
-                return [_from(call.shape(0), axis, index, keep=False)]
+                return [part_from(call.shape(0), axis, index, keep=False)]
     except CannotLift:
         return [{}] * len(outputs)
     return None
@@ -37,7 +37,7 @@ def _split(call: Call, outputs: Sequence[Shape | None]) -> list[Attrs]:
         size = None if each is None else each[axis].constant
         if size is None:
             return [*found, *[{}] * (len(outputs) - len(found))]
-        found.append(_from(shape, axis, start, keep=True))
+        found.append(part_from(shape, axis, start))
         start += size
     return found
 
@@ -51,7 +51,7 @@ def _slice(call: Call) -> Attrs:
     if starts is None or len(starts) != 1 or len(axes) != 1 or steps != [1]:
         return {}
     shape = call.shape(0)
-    return _from(shape, axis_of(axes[0], len(shape)), starts[0], keep=True)
+    return part_from(shape, axis_of(axes[0], len(shape)), starts[0])
 
 
 def _one_index(call: Call) -> int | None:
@@ -59,9 +59,3 @@ def _one_index(call: Call) -> int | None:
     value = call.value(1)
     is_one = value is not None and value.ndim == 0 and value.dtype.kind == "i"
     return int(value) if is_one and value is not None else None
-
-
-def _from(shape: Shape, axis: int, start: int, *, keep: bool) -> Attrs:
-    size = shape[axis].constant
-    start = start + size if start < 0 and size is not None else start
-    return part(axis, start, keep) if start >= 0 and (size is None or start < size) else {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from shapewright.models.graph import ONE, Graph, Node, Shape
 from shapewright.models.views import product
@@ -56,6 +57,20 @@ class Placed:
 def part(axis: int, start: int, keep: bool = True) -> Mapping[str, int | bool]:
     """Attributes of a part: from ``start`` on along ``axis``; of one element, the axis left out, without ``keep``."""
     return {"axis": axis, "start": start, "keep": keep}
+
+
+def part_from(shape: Shape | None, axis: Any, start: Any, *, keep: bool = True) -> Mapping[str, int | bool]:
+    """Attributes of the part of a tensor of ``shape`` from ``start`` on, from the end where that is negative; nothing
+    where it is not known which part it is."""
+    if shape is None or type(axis) is not int or type(start) is not int or not -len(shape) <= axis < len(shape):
+        return {}
+    axis %= len(shape)
+    size = shape[axis].constant
+    if start < 0:
+        if size is None:
+            return {}
+        start = max(start + size, 0)
+    return part(axis, start, keep) if size is None or start < size else {}
 
 
 def places(graph: Graph, value: Node, *, of_parts: bool = True) -> list[Placed]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from shapewright.models.byte_patterns import OF_BYTES
+from shapewright.models.byte_patterns import BYTE_PATTERNS, Bound, Made
 from shapewright.models.defects import defect
 from shapewright.models.elementwise import COMMUTATIVE
 from shapewright.models.graph import OUTPUT, Graph, Input, Node
@@ -20,7 +20,6 @@ from shapewright.models.parts import part
 
 Pattern = Any
 """``("op", pattern, ...)``, a number, a name, or a list of patterns of which one must match."""
-Bound = Mapping[str, Input]
 CLOSE = 1e-4
 """How far a constant may be from the one that is meant, relative to it: models round them to float32, and less."""
 ROUNDS = 3
@@ -202,8 +201,6 @@ PRODUCT = [
 SCALED = [("mul", PRODUCT, "scale"), ("div", PRODUCT, "part"), PRODUCT]
 ATTENTION = ("matmul", ("softmax", [("add", SCALED, "mask"), SCALED]), "v")
 
-Made = tuple[str, tuple[Input, ...], Mapping[str, Any]] | None
-
 
 def _unary(op: str) -> Callable[[Graph, Node, Bound], Made]:
     return lambda graph, root, bound: (op, (bound["x"],), {}) if isinstance(bound["x"], str) else None
@@ -331,7 +328,7 @@ REWRITES = (
     *(Rewrite((op, "x"), _same_shape) for op in ("reshape", "expand")),
     Rewrite(("where", ("isnan", ("softmax", "x")), 0.0, ("softmax", "x")), _safe_softmax),
     Rewrite(BATCHED, _batched),
-    *(Rewrite(*each) for each in OF_BYTES),
+    *(Rewrite(*each) for each in BYTE_PATTERNS),
     Rewrite(GELU, _unary("gelu")),
     Rewrite(GELU_TANH, _unary("gelu_tanh")),
     Rewrite(SILU, _unary("silu")),

@@ -26,8 +26,8 @@ SEVEN_BITS = 4
 """The version of PyTorch's modules since which inputs have seven bits."""
 CLOSE = 1e-5
 """Of a layer to PyTorch's own, relative to the largest number of the result."""
-PYTORCHS = "torch.ao."
-"""Where PyTorch's layers are, which hold packed weights in modules of their own."""
+PYTORCHS = tuple(f"torch.ao.nn.{kind}." for kind in ("quantized", "intrinsic.quantized", "sparse.quantized"))
+"""Where PyTorch's quantised layers are, which hold packed weights in modules of their own."""
 
 
 class Unknown(Exception):
@@ -50,7 +50,7 @@ class Int8Linear(nn.Module):  # type: ignore[misc]
         self.register_buffer("bias_float", None if bias is None else bias.detach().clone())
 
     def weight(self) -> torch.Tensor:
-        """As PyTorch's layers have it, which others may ask for it."""
+        """Quantised, with a scale for each row: others may ask a layer for it."""
         scales, zeros = self.weight_scales, self.weight_zeros
         zeros = torch.zeros_like(scales, dtype=torch.int32) if zeros is None else zeros
         return torch._make_per_channel_quantized_tensor(self.weight_int8, scales, zeros, 0)
@@ -184,14 +184,20 @@ def unpacked_layers(model: nn.Module) -> tuple[Mapping[int, nn.Module], Kept]:
 def packed_layers(model: nn.Module) -> Mapping[str, nn.Module]:
     """The layers that hold packed weights, by name: those of PyTorch whole, where these are part of one."""
     modules = dict(model.named_modules())
+    wholes = {name for name, module in modules.items() if _is_pytorchs(module)}
     found = {}
     for name, module in modules.items():
         if any(isinstance(value, torch.ScriptObject) for value in vars(module).values()):
             parts = name.split(".")
             within = [".".join(parts[:count]) for count in range(len(parts) + 1)]
-            whole = next((each for each in within if type(modules[each]).__module__.startswith(PYTORCHS)), name)
+            whole = next((each for each in within if each in wholes), name)
             found[whole] = modules[whole]
     return found
+
+
+def _is_pytorchs(module: nn.Module) -> bool:
+    """Whether it is a quantised layer of PyTorch's, or of a class that is derived from one."""
+    return any(kind.__module__.startswith(PYTORCHS) for kind in type(module).__mro__)
 
 
 def _unpacked(module: Any) -> nn.Module:

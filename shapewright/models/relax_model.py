@@ -121,12 +121,12 @@ class _Reading:
         sources = self._read_by(value)
         if kind in VARIABLES and sources and shape is not None and self.nodes[sources[0]].shape == shape:
             return Node(name, "identity", sources, {}, shape, dtype)
-        if str(getattr(getattr(value, "op", None), "name", "")) == PREFIX + SPLIT:
+        called: Any = getattr(value, "op", None)
+        op = str(called.name).removeprefix(PREFIX) if type(called).__name__ == "Op" else kind
+        if op == SPLIT:
             self.splits[name] = value
         if not hasattr(binding.var.ty, "ndim") or kind == "ShapeExpr":
             return Node(name, "scalar", sources, {}, shape, dtype)
-        called: Any = getattr(value, "op", None)
-        op = str(called.name).removeprefix(PREFIX) if type(called).__name__ == "Op" else kind
         if kind in ("TupleGetItem", *VARIABLES) or op == SLICE:
             # Of a tuple; or one whose shape is given here, and was not known before.
             source, part = self._part(value, op, sources)

@@ -197,7 +197,7 @@ TRANSLATIONS: Mapping[str, Callable[[Call], Translated]] = {
     **dict.fromkeys(("nn.attention", "nn.attention_bias"), _attention),
     "nn.leakyrelu": lambda call: Translated("leaky_relu", call.inputs, {"slope": number(float(call.attr("alpha")))}),
     "nn.relu6": lambda call: Translated("clamp", call.inputs, {"low": "0.0", "high": "6.0"}),
-    **{kind: _reduce(kind) for kind in ("mean", "sum", "max")},
+    **{kind: _reduce(kind) for kind in ("mean", "sum", "max", "min")},
     "permute_dims": _permute,
     "concat": _concat,
     **dict.fromkeys(("reshape", "expand_dims", "squeeze", "flatten"), _view("reshape")),

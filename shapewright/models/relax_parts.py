@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from shapewright.models.graph import Shape
-from shapewright.models.parts import part
+from shapewright.models.parts import part_from
 
 Attrs = Mapping[str, Any]
 SPLIT, SLICE = "split", "strided_slice"
@@ -19,7 +19,7 @@ def slice_of(call: Any, shape: Shape) -> Attrs:
     if len(numbers) not in (3, 4) or any(len(values) != 1 for values in numbers) or numbers[3:] not in ([], [[1]]):
         return {}
     (axis,), (start,), *_ = numbers
-    return _from(shape, axis, start)
+    return part_from(shape, axis, start)
 
 
 def item_of(call: Any, number: int, before: Sequence[Shape | None], shape: Shape) -> Attrs:
@@ -27,16 +27,7 @@ def item_of(call: Any, number: int, before: Sequence[Shape | None], shape: Shape
     axis = int(call.attrs["axis"]) % len(shape)
     sizes = [None if each is None else each[axis].constant for each in before[:number]]
     known = [size for size in sizes if size is not None]
-    return _from(shape, axis, sum(known)) if len(known) == len(sizes) else {}
-
-
-def _from(shape: Shape, axis: int | None, start: int | None) -> Attrs:
-    if axis is None or start is None or not -len(shape) <= axis < len(shape):
-        return {}
-    axis %= len(shape)
-    size = shape[axis].constant
-    start = start + size if start < 0 and size is not None else start
-    return part(axis, start) if start >= 0 and (size is None or start < size) else {}
+    return part_from(shape, axis, sum(known)) if len(known) == len(sizes) else {}
 
 
 def _number(value: Any) -> int | None:

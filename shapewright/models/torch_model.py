@@ -40,12 +40,10 @@ def from_module(module: Any, example_inputs: Any, dynamic_shapes: Any) -> Model:
 def _unpacked(module: Any) -> tuple[Any, Mapping[str, tuple[str, str]]]:
     """The model with layers that ``torch.export`` reads, and what of it stays packed, and why."""
     from shapewright.models.copies import copied  # noqa: PLC0415 - they import torch
-    from shapewright.models.quantised import packed_layers, unpacked_layers  # noqa: PLC0415
+    from shapewright.models.quantised import unpacked_layers  # noqa: PLC0415
 
-    if not packed_layers(module):
-        return module, {}
     made, kept = unpacked_layers(module)
-    return copied(module, lambda name, value, error: None, made), kept
+    return (copied(module, lambda name, value, error: None, made) if made else module), kept
 
 
 def from_file(path: Path) -> Model:

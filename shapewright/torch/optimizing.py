@@ -13,14 +13,14 @@ import torch
 from torch import nn
 from torch._subclasses import FakeTensor
 
-from shapewright.models.copies import Note, copied
+from shapewright.models.copies import copied
 from shapewright.models.quantised import packed_layers
 from shapewright.sources.finder import Finder, finder_of
 from shapewright.sources.reports import NotReplaced
 from shapewright.sources.source import Match, SourceLike
 from shapewright.torch import modules as tuned
 from shapewright.torch.devices import CPU, device_of, target_of
-from shapewright.torch.reports import Replaced, Report
+from shapewright.torch.reports import Replaced, Report, note_shared
 from shapewright.torch.tuned_module import Bound, Tuned, bound_rows, bound_whole, restored
 from tuner.errors import InvalidInput
 from tuner.program.job.build import make_workload
@@ -71,7 +71,7 @@ def optimize(
         target = native()
     number = torch.get_num_threads() if target.gpu is None else 1
     finder = finder_of(source, strict=strict, threads=number if threads is None else threads, target=target)
-    result = copied(model, _note_shared(report))
+    result = copied(model, note_shared(report))
     theirs = set(model.modules())
     for module in result.modules():
         if isinstance(module, Tuned) and module not in theirs:
@@ -173,18 +173,10 @@ def _become(module: nn.Module, kind: type[nn.Module], bound: dict[str, Bound], r
 
 def _scriptable(model: nn.Module) -> nn.Module:
     """A copy of an optimized model for torch.jit.script, with PyTorch's own modules."""
-    result = copied(model, _note_shared(Report()))
+    result = copied(model, note_shared(Report()))
     for module in [result, *result.modules()]:
         restored(module)
     return result
-
-
-def _note_shared(report: Report) -> Note:
-    def note(where: str, value: Any, error: Exception) -> None:
-        reason = f"it cannot be copied, and is shared with the model: {error}"
-        report.kept.append(NotReplaced(where, type(value).__name__, reason))
-
-    return note
 
 
 def _match(part: Part, finder: Finder) -> tuple[Match, Workload] | str:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from shapewright.models.copies import Note
 from shapewright.sources import reports
 from shapewright.torch.op import prepared
 from shapewright.torch.profiling import Profile, profiled
@@ -75,3 +76,13 @@ def report(model: Any = None) -> Report:
         remedy = "one that sw.torch.optimize made; none, for the graph that was compiled last"
         raise InvalidInput("model", "has no report", remedy)
     return attached
+
+
+def note_shared(report: Report) -> Note:
+    """What notes in a report that a value cannot be copied with its model."""
+
+    def note(where: str, value: Any, error: Exception) -> None:
+        reason = f"it cannot be copied, and is shared with the model: {error}"
+        report.kept.append(reports.NotReplaced(where, type(value).__name__, reason))
+
+    return note

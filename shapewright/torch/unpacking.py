@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import nn
 
 from shapewright.models.copies import copied
 from shapewright.models.quantised import unpacked_layers
 from shapewright.sources.reports import NotReplaced
-from shapewright.torch.reports import Report
+from shapewright.torch.reports import Report, note_shared
 from tuner.errors import InvalidInput
 
 
@@ -28,13 +26,8 @@ def unpacked(model: nn.Module) -> nn.Module:
     if not isinstance(model, nn.Module):
         raise InvalidInput("model", f"{type(model).__name__} is none", "a torch.nn.Module")
     report = Report()
-
-    def note(where: str, value: Any, error: Exception) -> None:
-        reason = f"it cannot be copied, and is shared with the model: {error}"
-        report.kept.append(NotReplaced(where, type(value).__name__, reason))
-
     made, kept = unpacked_layers(model)
-    result = copied(model, note, made)
+    result = copied(model, note_shared(report), made)
     report.kept += [NotReplaced(name or "the model", *why) for name, why in kept.items()]
     result.shapewright_report = report
     return result

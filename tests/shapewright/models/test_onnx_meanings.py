@@ -225,9 +225,9 @@ def test_softmax_before_operator_set_13_is_over_all_axes_from_its_own_on() -> No
     assert left(compared(built([node("Softmax")], {"x": (4,)}, opset=11), x[0, 0], right=np.ones(4, np.float32)))
 
 
-@pytest.mark.parametrize("op", ["ReduceSum", "ReduceMean", "ReduceMax"])
+@pytest.mark.parametrize("op", ["ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin"])
 def test_reductions_have_their_axes_where_their_operator_set_has_them(op: str) -> None:
-    right: Any = {"ReduceSum": np.sum, "ReduceMean": np.mean, "ReduceMax": np.max}[op]
+    right: Any = {"ReduceSum": np.sum, "ReduceMean": np.mean, "ReduceMax": np.max, "ReduceMin": np.min}[op]
     after = node("Neg", "y", "z")
     older, newer = 11, 18
     axes = {"a": np.array([1])}

@@ -134,7 +134,7 @@ def _computed_number(grown: Growing, x: str, value: Any, random: Random) -> str:
 
 
 def _reduce(grown: Growing, x: str, value: Any, random: Random) -> str:
-    op = random.choice(("ReduceSum", "ReduceMean", "ReduceMax"))
+    op = random.choice(("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin"))
     axes = sorted(random.sample(range(value.ndim), random.randint(0, value.ndim)))
     axes = [axis - value.ndim if random.random() < 0.5 else axis for axis in axes]
     attrs: dict[str, Any] = {"keepdims": random.randrange(2)}

@@ -7,7 +7,9 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import nn
+from torch.ao import quantization
 from torch.ao.nn.quantized import Linear as OfQuantised
+from torch.ao.nn.quantized.dynamic import Linear
 from torch.export import Dim
 
 import shapewright as sw
@@ -162,6 +164,23 @@ def test_other_layers_stay_packed_and_are_right() -> None:
         rows = torch.randn(2, 5, K)
         with torch.no_grad():
             same(found(rows), model(rows))
+
+
+class Derived(Linear):  # type: ignore[misc]
+    """A layer of somebody's own."""
+
+
+def test_what_holds_layers_is_no_layer() -> None:
+    held = quantization.QuantWrapper(packed())
+    assert list(packed_layers(held)) == ["module.0", "module.2"]
+    made, kept = unpacked_layers(held)
+    assert (len(made), dict(kept)) == (2, {})
+    layer = packed()[0]
+    layer.__class__ = Derived
+    assert unpacked_layers(nn.Sequential(layer)) == (
+        {},
+        {"0": ("Derived", "what its packed weights mean is not known here")},
+    )
 
 
 def test_layers_of_quantised_tensors_stay_packed() -> None:

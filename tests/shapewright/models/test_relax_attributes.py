@@ -118,6 +118,7 @@ CASES: dict[str, Case] = {
     "mean": (lambda x: OP.mean(x, axis=[-1], keepdims=True), (ROW,), True),
     "sum": (lambda x: OP.sum(x, axis=0), (ROW,), True),
     "max": (OP.max, (ROW,), True),
+    "min": (OP.min, (ROW,), True),
     "gelu": (NN.gelu, (ROW,), True),
     "gelu_tanh": (NN.gelu_tanh, (ROW,), True),
     "round": (lambda x: OP.exp(OP.round(x)), (ROW,), True),
