@@ -83,14 +83,16 @@ def make_dispatcher(
 
     ``left_s``: the seconds that are left for it, asked at every step. What it raises ends the fitting.
     """
-    shapes, began_s = task.shapes(), left_s()
+    shapes, before_s = task.shapes(), left_s()
     latency = latency_table(task, model, measured, kernels, shapes).T
-    most = _affordable(len(shapes), began_s, left_s())
+    most = _affordable(len(shapes), before_s, left_s())
     everywhere = np.log(latency).sum(axis=0)
     if any(map(is_bounded, kernels)):
         everywhere[[not is_bounded(kernel) for kernel in kernels]] = math.inf
     safe = int(everywhere.argmin())
-    tree = _fitted_to_many(task, model, measured, kernels, task.shapes(most), left_s) if most > len(shapes) else None
+    every = task.shapes(most)
+    # A small range is predicted already.
+    tree = _fitted_to_many(task, model, measured, kernels, every, left_s) if len(every) > len(shapes) else None
     tree = bounded(tree or _fitted(task, kernels, shapes, latency, left_s), symbol_bounds(task), safe)
     table, serves = [], chosen(tree, task.workload.symbols, _points(task, shapes).astype(np.int64)).tolist()
     for row, (shape, index) in enumerate(zip(shapes, serves, strict=True)):

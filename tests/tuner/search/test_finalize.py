@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,7 +26,7 @@ from tuner.schedule.space import MicroKernel
 from tuner.search import finalize
 from tuner.search.cost_model import PairCostModel
 from tuner.search.finalize import choose_set, make_dispatcher
-from tuner.search.observations import Measured
+from tuner.search.observations import Measured, latency_table
 from tuner.search.stopping import Cancelled
 from tuner.search.verification import VERIFY_WORK, verified_at
 
@@ -104,6 +105,20 @@ def test_a_dispatcher_is_fitted_to_as_many_shapes_as_there_is_time_for(monkeypat
         make_dispatcher(task, PairCostModel(task), Measured(), kernels, partial(float, left_s))
     assert fitted == [len(task.shapes()), every]
     assert fitted[0] < every
+
+
+def test_a_small_range_is_predicted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    task, values = SETS["one dim"]
+    kernel = rule_of(default_kernel(task)).space(task).kernel(values[0])
+    asked = list[int]()
+
+    def counted(*given: Any) -> Any:
+        asked.append(len(given[-1]))
+        return latency_table(*given)
+
+    monkeypatch.setattr(finalize, "latency_table", counted)
+    make_dispatcher(task, PairCostModel(task), Measured(), [kernel])
+    assert asked == [len(task.shapes())] == [512]
 
 
 class Seconds:
