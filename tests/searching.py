@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Mapping
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -13,6 +14,7 @@ from tests.fakes import TASK, FakeBuilder, FakeClock, FakeRecorder, FakeRunner, 
 from tuner.library import codegen
 from tuner.program.job.jobspec import Budget
 from tuner.program.job.task import SearchTask
+from tuner.program.language.workload import WorkloadInstance
 from tuner.records import PROTOCOL, MeasureResult, TuningRecord
 from tuner.schedule import rules_of
 from tuner.schedule.space import KernelSpace, MicroKernel
@@ -149,3 +151,14 @@ def known(figure: float | None) -> float:
 
 def records(results: list[MeasureResult]) -> list[TuningRecord]:
     return [TuningRecord(TASK.workload.key, "f", 1, PROTOCOL, result) for result in results]
+
+
+def in_symbols(results: Sequence[MeasureResult], task: SearchTask = TASK, **fields: Any) -> list[TuningRecord]:
+    """Results as the database has them for other jobs: instances in the workload's symbols."""
+    entries = []
+    for result in results:
+        dims = WorkloadInstance.of(task.workload.dims(result.instance.shape), result.instance.weight)
+        place = task.workload.key, task.known_target.fingerprint, task.threads, PROTOCOL
+        record = TuningRecord(*place, result, job_id="j-1")
+        entries.append(replace(record, result=replace(result, instance=dims), **fields))
+    return entries

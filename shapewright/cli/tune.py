@@ -72,16 +72,17 @@ def tune(
 
     The library is written to DIR. Everything measured is recorded in DIR/tuning.db: the same command resumes a search
     that was interrupted, and a job that has ended is searched again from what is known. --from adds what a service, a
-    file of `shapewright export` or another DIR knows; it is measured again before it counts. --measured takes what was
-    measured of this very target as it is, and no trials of the job's own: for a machine that cannot measure.
+    file of `shapewright export` or another DIR knows; it is measured again before it counts, and a job of `trials: 0`
+    reads none of it. --measured takes what was measured of this very target as it is, in place of trials: for a machine
+    that cannot measure.
     """
     from tuner.measure.processes import stop_on_signals  # noqa: PLC0415  (keeps --help fast)
 
     extras.require("tune")
-    began_s = time.monotonic()
-    say(f"tuning {job}: loading the compiler")
     if source is not None and measured is not None:
         raise InvalidInput("--measured", "excludes --from", "give one of them")
+    began_s = time.monotonic()
+    say(f"tuning {job}: loading the compiler")
     spec = _spec(job, threads, measured is not None)
     shared = _shared(source, measured, spec)
     # Neither signal raises: a second one, as `timeout` sends it, must not close the builder and the device under a
@@ -196,15 +197,15 @@ def _shared(source: str | None, measured: str | None, spec: JobSpec) -> list[Sha
 
 def _check_all_are_measured(records: Sequence[SharedRecord], source: str, tasks: Sequence[SearchTask]) -> None:
     """Raises InvalidInput where theory would have to choose for one of the tasks."""
-    from tuner.records import protocol_of  # noqa: PLC0415  (keeps --help fast)
+    from tuner.schedule import space_of  # noqa: PLC0415  (keeps --help fast)
+    from tuner.search.reuse import Reuse, shared_knowledge  # noqa: PLC0415
 
-    timed = [each.record for each in records if each.record.result.ok]
-    places = {(each.workload_key, each.target_fingerprint, each.threads, each.protocol) for each in timed}
     for task in tasks:
-        if (task.workload.key, task.known_target.fingerprint, task.threads, protocol_of(task.cache)) not in places:
+        known = Reuse(task.with_least_shape(), space_of(task), shared_knowledge(records, task)).results
+        if not any(each.ok for each in known):
             asked = f"{task.workload} on {task.known_target}, threads {task.threads}, cache {task.cache.value}"
             remedy = "a job for what was measured, such as the job.json of a bundle"
-            raise InvalidInput("--measured", f"{source} has no time of {asked}", remedy)
+            raise InvalidInput("--measured", f"{source} has no time of today's kernels for {asked}", remedy)
 
 
 def _storage(directory: Path) -> Storage:

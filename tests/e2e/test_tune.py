@@ -16,10 +16,10 @@ import yaml
 
 import shapewright as sw
 from tests.e2e.conftest import COMMAND_S, JOB, STOP_S, environment, until
+from tests.searching import in_symbols
 from tuner.program.job.jobspec import parse_job
-from tuner.program.language.workload import WorkloadInstance
 from tuner.program.target import native
-from tuner.records import PROTOCOL, MeasureResult, TuningRecord
+from tuner.records import MeasureResult
 from tuner.schedule import space_of
 from tuner.storage import JobState, StorageUnavailable
 from tuner.storage.jsonl import SharedRecord, write_records
@@ -137,15 +137,9 @@ def test_a_library_is_chosen_by_what_was_measured_elsewhere(tmp_path: Path) -> N
     task = parse_job(yaml.safe_load(JOB)).on(native()).tasks[0]
     space = space_of(task)
     best, *others = dict.fromkeys(space.sample(np.random.default_rng(seed)) for seed in range(8))
-    place = task.workload.key, task.known_target.fingerprint, task.threads, PROTOCOL
     times = {best: 1e-6} | dict.fromkeys(others, 1e-3)
-    known = [
-        TuningRecord(
-            *place, MeasureResult(kernel, WorkloadInstance.of(task.workload.dims(at.shape)), time_s), created_at=WHEN
-        )
-        for kernel, time_s in times.items()
-        for at in task.instances
-    ]
+    results = [MeasureResult(kernel, at, time_s) for kernel, time_s in times.items() for at in task.instances]
+    known = in_symbols(results, task, created_at=WHEN)
     shared = [SharedRecord(task.workload.canonical, task.known_target, each) for each in known]
     measured.write_text("".join(write_records(shared)))
     process = tuning(job, tmp_path / "out", "--measured", str(measured))
@@ -155,7 +149,12 @@ def test_a_library_is_chosen_by_what_was_measured_elsewhere(tmp_path: Path) -> N
     ended = json.loads(out)
     assert ended["trials"] == 0
     assert sw.load(tmp_path / "out").kernel_for(T=7).id == best.id
-    process = tuning(job, tmp_path / "other", "--measured", str(measured), "--threads", "2")
-    out, err = process.communicate(timeout=COMMAND_S)
-    assert (process.returncode, json.loads(out)["error"]["field"]) == (2, "--measured"), err
-    assert not (tmp_path / "other" / "tuning.db").exists()
+    other = tmp_path / "other.yaml"
+    # Sizes that were not measured; another number of threads.
+    other.write_text(JOB.replace("max: 16", "max: 40").replace("[{T: 1}, {T: 5}, {T: 16}]", "[{T: 33}, {T: 40}]"))
+    other.write_text(other.read_text().replace("min: 1", "min: 33"))
+    for line in ((other,), (job, "--threads", "2")):
+        process = tuning(line[0], tmp_path / "other", "--measured", str(measured), *map(str, line[1:]))
+        out, err = process.communicate(timeout=COMMAND_S)
+        assert (process.returncode, json.loads(out)["error"]["field"]) == (2, "--measured"), err
+        assert not (tmp_path / "other" / "tuning.db").exists()

@@ -13,7 +13,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from tests.gpu_measuring import H100, Compiler, gpu_device
-from tests.searching import quick_policies
+from tests.searching import in_symbols, quick_policies
 from tests.serving import lease
 from tests.tuner.search.test_gpu import Unable
 from tuner.library.package import check_files, dispatcher_of
@@ -22,8 +22,7 @@ from tuner.measure.runners.local_device import LocalDevice
 from tuner.measure.runners.pool import RunnerPool
 from tuner.measure.runners.rpc import RpcRunner
 from tuner.program.job.jobspec import parse_job
-from tuner.program.language.workload import WorkloadInstance
-from tuner.records import PROTOCOL, MeasureResult, TuningRecord
+from tuner.records import MeasureResult
 from tuner.schedule import space_of
 from tuner.storage import JobState
 from tuner.storage.jsonl import SharedRecord
@@ -102,12 +101,9 @@ def test_a_job_without_trials_is_chosen_by_the_records_that_it_is_given(
     built = Compiler().build(task, list(dict.fromkeys(space.sample(rng) for _ in range(24))))
     best, *others = [build.kernel for build in built if build.binary is not None]
     results = [
-        MeasureResult(each, WorkloadInstance.of(task.workload.dims(at.shape)), 1e-6 if each == best else 1e-3)
-        for each in (*others, best)
-        for at in task.instances
+        MeasureResult(each, at, 1e-6 if each == best else 1e-3) for each in (*others, best) for at in task.instances
     ]
-    place = task.workload.key, task.known_target.fingerprint, 1, PROTOCOL
-    shared = [SharedRecord(task.workload.canonical, H100, TuningRecord(*place, each)) for each in results]
+    shared = [SharedRecord(task.workload.canonical, H100, each) for each in in_symbols(results, task)]
     state = JobRunner(storage, Tools(None), shared=shared).run(lease(storage))
     job = api.get(f"/v1/jobs/{submitted.json()['id']}").json()
     assert state is JobState.COMPLETED, job["error"]

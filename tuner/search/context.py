@@ -23,7 +23,7 @@ build; with more than so many, rounds learn less from one another in searches of
 
 
 def equivalent_devices(task: SearchTask, runner: Runner) -> int:
-    """How many CPUs are kept busy by as many kernels as the runner's devices."""
+    """The number of CPUs for which as many kernels would be under way as for the runner's devices."""
     return runner.devices * (1 if task.known_target.gpu is None else GPU_KERNELS)
 
 

@@ -12,6 +12,7 @@ import math
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -88,10 +89,8 @@ class Reuse:
         known = [each for each in current if each.result.kernel in usable]
         self.wrong = frozenset(each.result.kernel for each in known if _condemns(each))
         """Kernels that are not tried again: what is wrong is so whatever the caches hold."""
-        valid = [each for each in known if _is_comparable(each, task)]
-        self.results = _in_variables(task, (each.result for each in valid))
-        """All that was measured of the task, failures too."""
-        timed = [each for each in valid if each.result.ok and each.result.kernel not in self.wrong]
+        self._valid = [each for each in known if _is_comparable(each, task)]
+        timed = [each for each in self._valid if each.result.ok and each.result.kernel not in self.wrong]
         own = [each for each in timed if each.provenance == MEASURED]
         self.timed = frozenset(each.result.kernel for each in own)
         """Kernels whose latencies are known."""
@@ -104,6 +103,12 @@ class Reuse:
         self.warm = self._warm(Measured(results), knowledge)
         """What the cost model is trained on before the search begins."""
         self.facts = _facts(task, timed, knowledge)
+
+    @cached_property
+    def results(self) -> list[MeasureResult]:
+        """All that was measured of the task, failures too, but for times of kernels that were wrong."""
+        results = [each.result for each in self._valid]
+        return _in_variables(self._task, [each for each in results if not (each.ok and each.kernel in self.wrong)])
 
     def picks(self, model: CostModel) -> list[tuple[MicroKernel, list[int]]]:
         """What to time first: of the best known set each kernel at the instances that it serves, then alternatives

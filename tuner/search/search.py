@@ -72,7 +72,7 @@ class Search:
         # Chosen before anything is learned here, so that whoever resumes the search chooses the same.
         self._space, self._seed = space, seed
         self._theory, self._known = list(self._policy.theory), reuse.picks(self._model)
-        self._known_results = reuse.results
+        self._reuse = reuse
         self._final = FinalSet(context, self._trials, self._theory)
         # What another version of the rules measured for the job says nothing of today's kernels.
         self._past = [record.result for record in start.past if space.has_rule_of(record.result.kernel)]
@@ -204,8 +204,8 @@ class Search:
             if self._measured.kernels:
                 self._final.time_finalists()
                 self._trials.report_importance()
-            elif self._known_results and self._budget.budget.trials == 0:
-                self._trials.add_results(self._known_results)
+            elif self._budget.budget.trials == 0 and self._reuse.results:
+                self._trials.add_results(self._reuse.results)
                 self._final.only_measured()
             elif count := max(rule.shortlist for rule in rules_of(self._task)):
                 rng = np.random.default_rng(self._seed)

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 from tests.fakes import TASK, latency_s
-from tests.searching import Bench, known, make_quick, records
+from tests.searching import Bench, in_symbols, known, make_quick, records
 from tests.shares import chosen, diagonal, every
 from tuner.library.package import dispatcher_of
 from tuner.program.job.cache import Cache
 from tuner.program.job.task import SearchTask
 from tuner.program.language.workload import ShapeVar, WorkloadInstance
-from tuner.records import DISQUALIFYING, PROTOCOL, ErrorKind, MeasureResult, Phase, TuningRecord, protocol_of
+from tuner.records import DISQUALIFYING, ErrorKind, MeasureResult, Phase, TuningRecord, protocol_of
 from tuner.schedule import space_of
 from tuner.schedule.space import MicroKernel
 from tuner.search.cost_model import PairCostModel
@@ -34,16 +34,6 @@ SPACE = space_of(TASK)
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     make_quick(monkeypatch)
-
-
-def in_symbols(results: Sequence[MeasureResult], task: SearchTask = TASK, **fields: Any) -> list[TuningRecord]:
-    """Results as the database has them for other jobs: instances in the workload's symbols."""
-    entries = []
-    for result in results:
-        dims = WorkloadInstance.of(task.workload.dims(result.instance.shape), result.instance.weight)
-        record = TuningRecord(task.workload.key, task.known_target.fingerprint, 1, PROTOCOL, result, job_id="j-1")
-        entries.append(replace(record, result=replace(result, instance=dims), **fields))
-    return entries
 
 
 @pytest.fixture(scope="module")

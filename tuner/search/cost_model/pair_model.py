@@ -162,8 +162,9 @@ class PairCostModel:
         new = []
         for at, result in enumerate(results):
             pair = result.kernel, result.instance.values
-            new += [] if pair in self._known else [at]
-            self._known.add(pair)
+            if pair not in self._known:
+                new.append(at)
+                self._known.add(pair)
         residual.test(features[new], targets[new])
         residual.learn(features, targets, 1.0)
 
