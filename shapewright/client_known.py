@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 
-from shapewright.queries import WorkloadLike, check_knows_caches, key_of, symbols_text, task_of
+from shapewright.queries import WorkloadLike, check_knows_caches, key_of, symbols_text, task_of, without_usual
 from shapewright.steps import Each, Steps, ask, each, pieces, request
 from tuner.program.job.cache import parse_cache
 from tuner.program.language.workload import JsonObject
@@ -60,7 +60,7 @@ class KnownRequests:
         A query is ``{"workload": as in a job, "shape", "target", "threads", "cache", "job"}``, or has a
         ``workload_key``.
         """
-        body = {"queries": [dict(query) for query in queries]}
+        body = {"queries": [without_usual(query) for query in queries]}
         return (yield from ask("POST", "/v1/lookup", json=body)).rows("answers")
 
     @each

@@ -95,7 +95,8 @@ def submitted(job: SearchTask | Mapping[str, Any] | str | bytes | Path, fields: 
 
 
 def without_usual(job: Mapping[str, Any]) -> JsonObject:
-    """A job without the state of the caches, where it is the usual one: services of earlier releases take such jobs."""
+    """A job or a query without the state of the caches, where it is the usual one: so services of earlier releases take
+    them."""
     return {name: value for name, value in job.items() if (name, value) != ("cache", Cache.WARM.value)}
 
 

@@ -3,7 +3,7 @@
 TVM imports PyTorch wherever that is installed, in order to take its tensors as arguments. A device, a builder or a
 worker never sees one, and would pay for it with a second of CPU and 200 MB in each process. Processes with VARIABLE in
 their environment, which their children inherit, import TVM alone; PyTorch can be imported later. They look for garbage
-less often, too: for Python's own interval that is a tenth of what it takes to import a compiler or a service.
+less often, too: at Python's own interval that takes a tenth of the time of importing a compiler or a service.
 """
 
 from __future__ import annotations
@@ -30,11 +30,15 @@ class _Finder:
         return None
 
 
+def _collect_less_often() -> None:
+    youngest, *older = gc.get_threshold()
+    gc.set_threshold(max(youngest, COLLECT_AFTER), *older)
+
+
 def install() -> None:
     """Have this process, and those that it starts, import TVM without PyTorch from now on."""
     os.environ.update(ENVIRONMENT)
-    youngest, *older = gc.get_threshold()
-    gc.set_threshold(max(youngest, COLLECT_AFTER), *older)
+    _collect_less_often()
     if _Finder not in sys.meta_path:
         sys.meta_path.insert(0, _Finder)
 

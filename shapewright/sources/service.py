@@ -12,7 +12,6 @@ from shapewright.sources.libraries import fetched, kept_folder
 from shapewright.sources.source import Match, SourceAway
 from tuner.errors import InvalidInput
 from tuner.plain_files import is_folder
-from tuner.program.job.cache import Cache
 from tuner.program.language.workload import JsonObject, Workload
 from tuner.program.target import Target
 
@@ -94,8 +93,7 @@ class Service:
     def _covering(self, workload: Workload, threads: int) -> list[JsonObject]:
         """What is known of this one shape where there are libraries for it, in the order of PREFERRED."""
         asked = {"workload": workload.to_json(), "target": self._target.fingerprint, "threads": threads}
-        # A service of an earlier release refuses the query that says more.
-        queries = [asked if cache is Cache.WARM else {**asked, "cache": cache.value} for cache in PREFERRED]
+        queries = [{**asked, "cache": cache.value} for cache in PREFERRED]
         best = (answer.get("best") for answer in self._client.lookup(queries))
         return [each for each in best if isinstance(each, dict) and each.get("digest")]
 

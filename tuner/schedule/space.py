@@ -155,9 +155,8 @@ class SearchSpace:
 
     def has_axes_of(self, kernel: MicroKernel) -> bool:
         """Whether a kernel has a value for each axis, and for no other: a file may hold kernels of a later release."""
-        names, added = {name for name, _ in kernel.values}, {axis.name for axis in self.axes if axis.is_optional}
-        every = {axis.name for axis in self.axes}
-        return every - added <= names <= every
+        names, every = {name for name, _ in kernel.values}, {axis.name for axis in self.axes}
+        return every - self._added.keys() <= names <= every
 
     def values_of(self, kernel: MicroKernel) -> dict[str, int]:
         """A kernel's choice of every axis, of those that its values leave out, too."""

@@ -79,7 +79,7 @@ class NumpyCall:
 
 
 def flush_of_numpy(task: SearchTask, call: NumpyCall) -> Flush | None:
-    """What comes before each call by the task's protocol. Of operands that were turned it is their copies."""
+    """What comes before each call by the task's protocol. Of transposed operands the copies are flushed."""
     read = [
         pair
         for names, (left, right, _) in zip(call.tensors, call.products, strict=True)

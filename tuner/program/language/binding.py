@@ -52,7 +52,7 @@ def _solved(name: str, missing: list[str], dims: list[tuple[str, int, DimExpr]])
 
 def symbols_at(workload: Workload, shapes: Sequence[Sequence[int]]) -> tuple[int, ...]:
     """The values of the symbols, in order, for operands of these shapes in call order; constants may be packed. Sizes
-    that do not fit together are not told."""
+    that do not fit together are not reported."""
     found: dict[str, int] = {}
     sizes: dict[tuple[str, int], int] = {}
     for operand, shape in zip(workload.operands, shapes, strict=True):
