@@ -28,7 +28,7 @@ DESK, PHONE = (1280, 900), (390, 844)
 SCREENSHOTS = Path(os.environ.get("SHAPEWRIGHT_SCREENSHOTS", "build/screenshots"))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
     try:
         from playwright.sync_api import sync_playwright  # noqa: PLC0415  (only here may it be missing)

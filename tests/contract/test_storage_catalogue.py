@@ -12,6 +12,7 @@ from tuner.errors import InvalidInput
 from tuner.program.target import Target
 from tuner.storage import Artifact, Conflict, JobState, Lease, NewEvent, NotFound
 from tuner.storage.sql import Storage
+from tuner.storage.trials import TrialQuery
 
 FILES = {"library.so": os.urandom(70_000) + b"\0", "dispatch.json": b"{}", "manifest.json": b"{}"}
 TARGET = Target.from_json({"kind": "llvm", "mcpu": "znver4", "num-cores": 4})
@@ -221,6 +222,16 @@ def test_names_that_nothing_can_have_are_not_found(storage: Storage, name: str) 
     assert best_at(storage, name, name, name, 1, name) is None
     assert storage.records_of_target(name, 1, name) == ()
     assert storage.lease_job(name, 1.0, [name]) is None
+
+
+@pytest.mark.parametrize("text", ["\0", "wl\0", "\udcff", "'; --", "%s"])
+def test_texts_that_nothing_can_hold_are_found_nowhere(storage: Storage, text: str) -> None:
+    [task] = leased(storage).tasks
+    for words in (text, f"tag:{text}", f"owner:{text}", f"name:{text}"):
+        assert storage.list_jobs(text=words).items == ()
+    assert storage.list_workloads(text=text).items == ()
+    for query in (TrialQuery(kernel=text), TrialQuery(error=text), TrialQuery(instance=text)):
+        assert storage.find_trials(task.id, query).items == ()
 
 
 @pytest.mark.parametrize("number", [2**63, 10**30, -(10**30)])

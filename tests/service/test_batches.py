@@ -17,7 +17,6 @@ from anyio import CapacityLimiter
 from service.jobs import batches
 from service.jobs.batches import BATCH, Batches
 from service.settings import Settings
-from tests.coroutines import run
 from tests.serving import JOB, lease, serving
 from tuner.program.job.jobspec import parse_job
 from tuner.program.target import native
@@ -67,7 +66,7 @@ def test_streams_at_the_same_place_share_what_is_read() -> None:
             *(followed(shared, storage, 4 * BATCH + 7, number % 3 / 1000) for number in range(50))
         )
 
-    sent = run(storm)
+    sent = asyncio.run(storm())
     assert len(set(sent)) == 1
     assert sorted(storage.reads)[:4] == [0, BATCH, 2 * BATCH, 3 * BATCH], "full ones are read once"
     assert len(storage.reads) < 4 + 50 / 2
@@ -77,7 +76,7 @@ def test_what_is_kept_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     storage = Counting(10 * BATCH, pause_s=0.0)
     monkeypatch.setattr(batches, "MAX_KEPT", 3 * BATCH * (len(TEXT) + 200))
     shared = Batches(CapacityLimiter(4))
-    run(followed, shared, storage, 10 * BATCH)
+    asyncio.run(followed(shared, storage, 10 * BATCH))
     assert 0 < sum(len(batch.content) for batch in shared._kept.values()) == shared._bytes <= batches.MAX_KEPT
 
 
@@ -94,7 +93,7 @@ def test_a_read_that_may_have_missed_a_commit_is_not_trusted_to_say_that_there_i
         second = await shared.read(storage, "job-1", 0, False)  # type: ignore[arg-type]
         return (await first).content, second.content
 
-    early, late = run(both)
+    early, late = asyncio.run(both())
     assert early == b"" and b"progress" in late
 
 
@@ -114,7 +113,7 @@ def test_a_client_that_leaves_takes_no_read_from_others_and_an_error_reaches_all
         assert all(isinstance(each, StorageUnavailable) for each in failed)
         return content
 
-    assert run(leaving).count(b"id: ") == 3
+    assert asyncio.run(leaving()).count(b"id: ") == 3
     assert len(storage.reads) == 2
 
 

@@ -8,7 +8,6 @@ import logging
 import pytest
 
 from service.housekeeping import keep_house
-from tests import coroutines
 from tests.contract.samples import expire, leased
 from tests.measuring import wait_for
 from tests.serving import serving
@@ -48,6 +47,6 @@ def test_it_goes_on_after_an_outage_and_after_a_defect(caplog: pytest.LogCapture
         keeping.cancel()
 
     with caplog.at_level(logging.INFO):
-        coroutines.run(run)
+        asyncio.run(run())
     assert "abandoned jobs wait: gone" in caplog.text
     assert "a defect" in caplog.text

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from service.jobs.hub import EventHub
-from tests import coroutines
 from tests.serving import JOB, lease, without_table
 from tuner.program.job.jobspec import parse_job
 from tuner.program.target import native
@@ -88,14 +87,14 @@ def test_an_event_wakes_the_streams_of_its_job_alone(storage: Storage, other: St
         await writer
         return woken
 
-    assert coroutines.run(run) == [True, True, False]
+    assert asyncio.run(run()) == [True, True, False]
 
 
 def test_while_nothing_is_committed_the_jobs_are_hardly_ever_read(storage: Storage) -> None:
     counting = Counting(storage)
     hub, job_id = EventHub(counting, POLL_S), new_job(storage)  # type: ignore[arg-type]
 
-    coroutines.run(rings, hub, job_id, threading.Event(), 1.0)
+    asyncio.run(rings(hub, job_id, threading.Event(), 1.0))
 
     assert 1 <= counting.asked <= 4, "at first, and now and then to be certain"
 
@@ -103,7 +102,7 @@ def test_while_nothing_is_committed_the_jobs_are_hardly_ever_read(storage: Stora
 def test_its_thread_ends_with_the_last_stream_and_begins_with_the_next(storage: Storage) -> None:
     hub, job_id = EventHub(storage, POLL_S), new_job(storage)
     for _ in range(2):
-        coroutines.run(rings, hub, job_id, threading.Event(), 0.05)
+        asyncio.run(rings(hub, job_id, threading.Event(), 0.05))
         until = time.monotonic() + LONG_S
         while any(thread.name == "event-hub" for thread in threading.enumerate()):
             assert time.monotonic() < until, "the thread goes on without a stream"
@@ -127,7 +126,7 @@ def test_it_outlives_a_database_that_is_away(storage: Storage, other: Storage, d
         await asyncio.get_running_loop().run_in_executor(None, write)
         return await stream
 
-    assert coroutines.run(run)
+    assert asyncio.run(run())
 
 
 def test_all_streams_are_woken_when_the_service_ends(storage: Storage) -> None:
@@ -140,4 +139,4 @@ def test_all_streams_are_woken_when_the_service_ends(storage: Storage) -> None:
         hub.ring_all()
         return await stream
 
-    assert coroutines.run(run)
+    assert asyncio.run(run())

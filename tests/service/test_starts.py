@@ -17,7 +17,6 @@ from starlette.types import Message, Receive, Scope, Send
 from service.app import create_app
 from service.dependencies import EXPORT_THREADS
 from service.starts import PacedStarts
-from tests import coroutines
 from tests.serving import JOB, serving
 from tuner.program.job.jobspec import parse_job
 from tuner.program.target import native
@@ -82,7 +81,7 @@ async def _opened_at_once() -> None:
 
 
 def test_streams_that_are_opened_at_once_start_a_few_at_a_time() -> None:
-    coroutines.run(_opened_at_once)
+    asyncio.run(_opened_at_once())
 
 
 def test_exports_that_wait_keep_no_other_request_waiting(storage: Storage, key: str) -> None:
@@ -136,7 +135,7 @@ def test_a_crowd_keeps_nobody_waiting_for_a_second(storage: Storage, key: str, p
             for writer in held:
                 writer.close()
 
-        crowding = threading.Thread(target=coroutines.run, args=(crowd,))
+        crowding = threading.Thread(target=lambda: asyncio.run(crowd()))
         crowding.start()
         slowest = 0.0
         while crowding.is_alive():

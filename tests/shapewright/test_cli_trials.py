@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import io
 import shutil
@@ -15,7 +16,6 @@ import pytest
 from shapewright.client import Client
 from shapewright.client_async import AsyncClient
 from tests.contract.samples import many_tasks
-from tests.coroutines import run
 from tests.searched import searched
 from tests.serving import serving
 from tests.shapewright.cli_bed import Bed
@@ -137,7 +137,7 @@ def test_a_data_frame_has_the_columns_of_the_csv(shapewright: Shapewright, job: 
         async with AsyncClient() as client:
             return bool((await client.trials_dataframe(job.id)).equals(frame))
 
-    assert run(awaited)
+    assert asyncio.run(awaited())
 
 
 def test_without_pandas_a_data_frame_says_what_to_install(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:

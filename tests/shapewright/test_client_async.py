@@ -13,7 +13,6 @@ import pytest
 
 from shapewright.client import Client, NotAllowed, ServiceNotFound, ServiceUnreachable
 from shapewright.client_async import AsyncClient
-from tests.coroutines import run
 from tests.serving import JOB, lease
 from tests.shapewright.answering import answering
 from tests.shapewright.cli_bed import Bed, complete
@@ -50,7 +49,7 @@ def test_jobs_are_submitted_followed_and_pulled(bed: Bed, tmp_path: Path) -> Non
             assert manifest["digest"] == digest
             assert [trial async for trial in client.trials(made["id"])] == []
 
-    run(use)
+    asyncio.run(use())
 
 
 def test_records_are_exported_and_imported(bed: Bed) -> None:
@@ -59,7 +58,7 @@ def test_records_are_exported_and_imported(bed: Bed) -> None:
             pieces = [piece async for piece in client.export_records()]
             assert await client.import_records(pieces) == {"added": 0, "known": 0}
 
-    run(use)
+    asyncio.run(use())
 
 
 def test_errors_are_those_of_the_other(bed: Bed) -> None:
@@ -77,7 +76,7 @@ def test_errors_are_those_of_the_other(bed: Bed) -> None:
             with pytest.raises(ServiceUnreachable):
                 await client.jobs()
 
-    run(use)
+    asyncio.run(use())
 
 
 def test_a_head_that_never_comes_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,7 +94,7 @@ def test_a_head_that_never_comes_is_given_up(monkeypatch: pytest.MonkeyPatch) ->
                 await client.devices()
 
     with answering(endless) as url:
-        run(use, url)
+        asyncio.run(use(url))
         ended.set()
 
 
@@ -118,4 +117,4 @@ def test_a_request_that_is_cancelled_ends_at_once(bed: Bed) -> None:
             assert not pending
             assert task.cancelled()
 
-    run(use)
+    asyncio.run(use())

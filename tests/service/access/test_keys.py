@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 
@@ -9,7 +10,6 @@ import pytest
 
 from service.access import keys as module
 from service.access.keys import Keys
-from tests import coroutines
 from tests.fakes import FakeClock
 from tuner.storage import ApiKey
 from tuner.storage.sql import Storage
@@ -45,14 +45,14 @@ def test_a_key_is_good_for_a_moment_without_another_look(storage: Storage) -> No
     keys = Keys(counted, 2.0, clock)  # type: ignore[arg-type]
 
     assert keys.remembered(secret) is None
-    assert coroutines.run(keys.find, secret) == key
+    assert asyncio.run(keys.find(secret)) == key
     storage.revoke_key(key.id)
     clock.now_s += 1.9
     assert keys.remembered(secret) == key
     clock.now_s += 0.2
     assert keys.remembered(secret) is None
     assert keys.was_good(secret)
-    assert coroutines.run(keys.find, secret) is None
+    assert asyncio.run(keys.find(secret)) is None
     assert not keys.was_good(secret)
     assert counted.looked == 2
 
@@ -60,7 +60,7 @@ def test_a_key_is_good_for_a_moment_without_another_look(storage: Storage) -> No
 def test_a_key_that_is_forgotten_is_looked_up_at_once(storage: Storage) -> None:
     _, secret = storage.create_key("ci")
     keys = Keys(storage, 2.0)
-    coroutines.run(keys.find, secret)
+    asyncio.run(keys.find(secret))
 
     keys.forget(secret)
     keys.forget("never seen")
@@ -71,7 +71,7 @@ def test_a_key_that_is_forgotten_is_looked_up_at_once(storage: Storage) -> None:
 def test_unknown_secrets_are_never_remembered(storage: Storage) -> None:
     keys = Keys(storage, 2.0)
 
-    assert coroutines.run(keys.find, "wrong") is None
+    assert asyncio.run(keys.find("wrong")) is None
 
     assert not keys.was_good("wrong")
 
@@ -81,7 +81,7 @@ def test_no_more_keys_are_remembered_than_fit(storage: Storage, monkeypatch: pyt
     keys = Keys(storage, 60.0)
     secrets = [storage.create_key(f"k{n}")[1] for n in range(3)]
     for secret in secrets:
-        coroutines.run(keys.find, secret)
+        asyncio.run(keys.find(secret))
 
     assert [keys.was_good(secret) for secret in secrets] == [False, True, True]
 
@@ -91,7 +91,7 @@ def test_a_use_is_written_and_then_not_again_for_a_while(storage: Storage) -> No
     clock = FakeClock()
     keys = Keys(storage, 2.0, clock)
 
-    coroutines.run(keys.find, secret)
+    asyncio.run(keys.find(secret))
     wait_until(lambda: storage.list_keys()[0].last_used_at is not None)
     first = storage.list_keys()[0].last_used_at
     for _ in range(3):

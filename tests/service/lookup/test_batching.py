@@ -10,7 +10,6 @@ import pytest
 
 from service.lookup.batching import AT_ONCE, LookupBatcher
 from service.lookup.lookups import Answer, Query
-from tests import coroutines
 from tuner.library.lookup import BestAnswer, Match
 from tuner.storage import LookupScope, NotFound, StorageUnavailable
 
@@ -54,7 +53,7 @@ async def ask(answers: Answers, count: int) -> list[BestAnswer | BaseException]:
 
 def test_each_gets_its_own_answer_and_what_waited_is_one_call() -> None:
     answers = Answers()
-    result = coroutines.run(ask, answers, 20)
+    result = asyncio.run(ask(answers, 20))
     assert isinstance(result[0], NotFound)
     assert [each.shape["m"] for each in result[1:] if isinstance(each, BestAnswer)] == list(range(1, 20))
     assert len(answers.calls) <= AT_ONCE + 1
@@ -63,14 +62,14 @@ def test_each_gets_its_own_answer_and_what_waited_is_one_call() -> None:
 
 def test_what_one_query_fails_at_is_no_fault_of_the_others() -> None:
     answers = Answers({7: ZeroDivisionError("a defect")})
-    result = coroutines.run(ask, answers, 10)
+    result = asyncio.run(ask(answers, 10))
     assert [index for index, each in enumerate(result) if isinstance(each, ZeroDivisionError)] == [7]
     assert sum(isinstance(each, BestAnswer) for each in result) == 8
 
 
 def test_a_database_that_is_away_is_asked_once_for_all() -> None:
     answers = Answers(dict.fromkeys(range(20), StorageUnavailable("away")))
-    result = coroutines.run(ask, answers, 20)
+    result = asyncio.run(ask(answers, 20))
     assert all(isinstance(each, StorageUnavailable) for each in result)
     assert len(answers.calls) <= AT_ONCE + 1
 
@@ -90,4 +89,4 @@ def test_a_client_that_leaves_harms_nobody() -> None:
         # Whoever comes later is answered too.
         return (await asyncio.gather(staying, batcher.best(query(3))))[1]
 
-    assert coroutines.run(run).shape == {"m": 3}
+    assert asyncio.run(run()).shape == {"m": 3}

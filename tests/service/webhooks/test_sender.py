@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import hmac
@@ -17,7 +18,6 @@ import pytest
 from service.app import DEFAULTS
 from service.settings import Settings
 from service.webhooks.sender import RETRIES_S, Sender
-from tests import coroutines
 from tests.contract.samples import job_spec
 from tests.serving import serving
 from tuner.storage import Delivery
@@ -81,8 +81,8 @@ def test_a_message_is_signed_and_sent_once(storage: Storage, receiver: Receiver)
     job_id, secret = ended_job(storage, receiver.url)
     sender = Sender(storage, private=True)
 
-    assert coroutines.run(sender.send_next)
-    assert not coroutines.run(sender.send_next)
+    assert asyncio.run(sender.send_next())
+    assert not asyncio.run(sender.send_next())
 
     [(headers, body)] = receiver.got
     assert headers["host"] == f"localhost:{receiver.server_port}"
@@ -101,7 +101,7 @@ def test_a_message_that_is_not_accepted_is_sent_again(storage: Storage, receiver
     ended_job(storage, receiver.url)
     sender = Sender(storage, private=True, retries_s=(0.0, 0.0, 0.0))
 
-    assert [coroutines.run(sender.send_next) for _ in range(4)] == [True, True, True, False]
+    assert [asyncio.run(sender.send_next()) for _ in range(4)] == [True, True, True, False]
 
     ids = {headers["webhook-id"] for headers, _ in receiver.got}
     assert len(receiver.got) == 3
@@ -113,7 +113,7 @@ def test_a_message_that_nobody_wants_is_given_up(storage: Storage, receiver: Rec
     ended_job(storage, receiver.url)
     sender = Sender(storage, private=True, retries_s=(0.0,))
 
-    assert [coroutines.run(sender.send_next) for _ in range(3)] == [True, True, False]
+    assert [asyncio.run(sender.send_next()) for _ in range(3)] == [True, True, False]
     assert len(receiver.got) == 2
 
 
@@ -132,7 +132,7 @@ def test_nothing_is_sent_inside(storage: Storage, receiver: Receiver, monkeypatc
     monkeypatch.setattr(storage, "retry_delivery", refused)
 
     assert not DEFAULTS.webhook_private
-    assert coroutines.run(Sender(storage).send_next)
+    assert asyncio.run(Sender(storage).send_next())
 
     assert receiver.got == []
     assert "not a public address" in told[0]
@@ -168,7 +168,7 @@ def test_the_address_that_was_checked_is_the_one_connected_to(storage: Storage, 
         asked.append(host)
         return "127.0.0.1"
 
-    assert coroutines.run(Sender(storage, look_up=look_up).send_next)
+    assert asyncio.run(Sender(storage, look_up=look_up).send_next())
     assert asked == ["rebound.example"]
     assert receiver.got[0][0]["host"] == f"rebound.example:{receiver.server_port}"
 

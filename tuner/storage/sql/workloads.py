@@ -6,13 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import BindParameter, Connection, Select, Text, bindparam, cast, distinct, func, or_, select
+from sqlalchemy import BindParameter, Connection, Select, bindparam, cast, distinct, func, or_, select
 
 from tuner.storage.errors import NotFound
 from tuner.storage.jobs import Page
 from tuner.storage.lookups import WorkloadRow
 from tuner.storage.sql import cursors
 from tuner.storage.sql._rows import AnyRow, Part
+from tuner.storage.sql.columns import SafeText
 from tuner.storage.sql.identity import split_label
 from tuner.storage.sql.schema import record_counts, search_tasks, targets, workloads
 
@@ -73,7 +74,8 @@ class Workloads(Part):
 
 
 def _found(text: str) -> Select[Any]:
-    held = (workloads.c.key, cast(workloads.c.workload, Text))
+    # As safe text: a comparison takes what it is compared with to be of its column's type.
+    held = (workloads.c.key, cast(workloads.c.workload, SafeText))
     return _LISTED.where(or_(*(column.icontains(text, autoescape=True) for column in held)))
 
 
