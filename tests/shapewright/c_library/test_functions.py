@@ -174,6 +174,7 @@ def test_what_does_not_fit_is_a_status_with_a_message(tmp_path: Path) -> None:
     assert library.error() == b"x: is NULL"
 
 
+@pytest.mark.soak
 def test_several_libraries_and_callers_share_a_process(tmp_path: Path) -> None:
     """Each has the same names inside, and a pool of threads of its own that one caller at a time uses."""
     searched = FEW["two threads"]()

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from shapewright.models.lifted import LiftedOp
 from tests.shapewright.models.checking import check_values, exported, lifting_of
-from tests.shares import chosen
+from tests.shares import chosen, every
 
 HEADS, SIZE = 4, 8
 WIDTH = HEADS * SIZE
@@ -109,7 +109,7 @@ def test_models_that_take_heads_apart_otherwise_have_one_workload() -> None:
     assert len(keys) == 1
 
 
-@pytest.mark.parametrize("shape", [(1, 5, WIDTH), (2, 5, WIDTH), (1, 1, WIDTH)])
+@pytest.mark.parametrize("shape", every(3, [(1, 5, WIDTH), (2, 5, WIDTH), (1, 1, WIDTH)]))
 def test_fixed_sizes_read_alike(shape: tuple[int, ...]) -> None:
     """What has a batch of 1 for good is a program that a library of any batch has."""
     for parts in (_split, _unbound):
@@ -176,7 +176,7 @@ ELSEWHERE: dict[str, Parts] = {
 }
 
 
-@pytest.mark.parametrize("name", ELSEWHERE)
+@pytest.mark.parametrize("name", chosen(["every other element"], ELSEWHERE))
 def test_what_lies_otherwise_is_read_as_a_value_of_its_own(name: str) -> None:
     op = attention_of(Joined(ELSEWHERE[name]), (2, 5, WIDTH))
     q, *rest = op.operands

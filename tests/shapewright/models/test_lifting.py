@@ -71,6 +71,7 @@ def test_operators_that_were_decomposed_are_the_same_workloads() -> None:
     assert {own[label] for label in ("layer_norm", "dense + bias", "dense + bias + gelu")} <= keys
 
 
+@pytest.mark.soak
 def test_compiled_graphs_have_the_workloads_of_exported_ones() -> None:
     found: list[Lifting] = []
 

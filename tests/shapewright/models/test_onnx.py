@@ -20,7 +20,7 @@ import shapewright as sw
 from tests.shapewright.models.checking import TARGET
 from tests.shapewright.models.nets import Encoder, Pictures
 from tests.shapewright.models.onnx_cases import check, reasons_of, values_of
-from tests.shares import diagonal
+from tests.shares import diagonal, every
 from tuner.errors import InvalidInput
 from tuner.program.language.dims import parse_dim
 
@@ -37,7 +37,7 @@ def converted(model: Any, example: Any, name: str, axes: dict[int, str], opset: 
     return onnx.load_from_string(file.getvalue())
 
 
-@pytest.mark.parametrize("kind", ["encoder", "pictures"])
+@pytest.mark.parametrize("kind", every(2, ["encoder", "pictures"]))
 def test_a_model_has_the_same_workloads_from_onnx_and_from_torch(kind: str) -> None:
     torch.manual_seed(0)
     model, example, axes = {

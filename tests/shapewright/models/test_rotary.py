@@ -14,6 +14,7 @@ from shapewright.models.lifted import Lifting
 from tests.shapewright.models.checking import TARGET, check_values, exported, labels, lifting_of
 from tests.shapewright.models.test_heads import BATCH, HEADS, LENGTH, SIZE, WIDTH
 from tests.shapewright.models.test_onnx import converted
+from tests.shares import every
 
 DIMS = {0: BATCH, 1: LENGTH}
 
@@ -68,7 +69,7 @@ def text_of(lifting: Lifting, label: str) -> list[str]:
     return [str(op.workload.program) for op in lifting.ops if op.workload.label.startswith(label)]
 
 
-@pytest.mark.parametrize("half", [half_turned, chunked])
+@pytest.mark.parametrize("half", every(2, [half_turned, chunked]))
 def test_heads_are_turned_where_a_product_has_put_them(half: Callable[[Tensor], Tensor]) -> None:
     lifting = lifting_at(Turned(half))
     assert labels(lifting).count("rotary") == 2

@@ -14,7 +14,7 @@ from shapewright.torch.chain import Chain
 from tests.shapewright.libraries import OnDemand
 from tests.shapewright.torch.models import HEADS, WIDTH, close
 from tests.shapewright.torch.replacing import Replacing, exported
-from tests.shares import chosen
+from tests.shares import chosen, every
 
 pytestmark = pytest.mark.usefixtures("made")
 RESTS = ("eager", "inductor")
@@ -41,7 +41,7 @@ def _heads(x: torch.Tensor) -> torch.Tensor:
     return x.view(*x.shape[:2], HEADS, WIDTH // HEADS).transpose(1, 2)
 
 
-@pytest.mark.parametrize("rest", RESTS)
+@pytest.mark.parametrize("rest", every(2, RESTS))
 def test_a_model_is_one_chain_in_which_nothing_is_copied(
     rest: str, replacing: Replacing, made: dict[str, Chain]
 ) -> None:

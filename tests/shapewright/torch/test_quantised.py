@@ -17,6 +17,7 @@ from tests.conftest import MakeOnce
 from tests.shapewright.libraries import save
 from tests.shapewright.models.quantised import LIMITS, perceptron, quantised, rows_of, wrapped
 from tests.shapewright.torch.replacing import Replacing, same
+from tests.shares import every
 from tuner.program.job.task import SearchTask
 from tuner.program.target import native
 
@@ -65,7 +66,7 @@ def test_a_program_computes_what_the_model_does(
     assert made == ["float32", "int8", "float32"] * 2
 
 
-@pytest.mark.parametrize("rest", RESTS)
+@pytest.mark.parametrize("rest", every(2, RESTS, first=1))
 def test_the_backend_replaces_the_layers(rest: str, model: nn.Module, replacing: Replacing) -> None:
     replacing.check(model, rows_of(5), rest=rest, replaced=2)
     assert replacing.report.share == 1.0
@@ -116,7 +117,7 @@ def test_weights_that_change_are_packed_again(replacing: Replacing) -> None:
     assert replacing.report.share == 1.0
 
 
-@pytest.mark.parametrize("rest", RESTS)
+@pytest.mark.parametrize("rest", every(2, RESTS))
 def test_rows_are_rounded_as_pytorch_rounds_them(rest: str, replacing: Replacing) -> None:
     """Bit for bit, halves to even; a row of zeros, and one so small that its scale has a floor."""
     halves = torch.arange(-127, 128).repeat(4, 1) + 0.5

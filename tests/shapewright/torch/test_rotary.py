@@ -11,11 +11,12 @@ from tests.shapewright.models.test_heads import HEADS, WIDTH
 from tests.shapewright.models.test_rotary import Turned
 from tests.shapewright.torch.models import close
 from tests.shapewright.torch.replacing import Replacing, exported
+from tests.shares import every
 
 pytestmark = pytest.mark.usefixtures("made")
 
 
-@pytest.mark.parametrize("keys", [HEADS, HEADS // 2])
+@pytest.mark.parametrize("keys", every(2, [HEADS // 2, HEADS]))
 def test_turned_heads_are_of_the_chain(keys: int, replacing: Replacing, made: dict[str, Chain]) -> None:
     model = Turned(keys=keys, joined=keys < HEADS).eval()
     with torch.no_grad():

@@ -16,6 +16,7 @@ from tests.conftest import MakeOnce
 from tests.shapewright.libraries import save
 from tests.shapewright.models.packed import HIDDEN, INPUTS, K, N, packed, quantised, with_relu
 from tests.shapewright.torch.replacing import Replacing, same
+from tests.shares import every
 from tuner.errors import InvalidInput
 from tuner.program.job.task import SearchTask
 from tuner.program.target import native
@@ -40,7 +41,7 @@ def libraries(once: MakeOnce) -> Path:
     return once("packed", make)
 
 
-@pytest.mark.parametrize("rest", ["inductor", "eager"])
+@pytest.mark.parametrize("rest", every(2, ["eager", "inductor"]))
 def test_a_program_computes_what_the_packed_layer_does(rest: str, libraries: Path) -> None:
     """Bit for bit, also halfway between two bytes: kernels multiply and add in one instruction, as FBGEMM does."""
     model = layer()
@@ -66,7 +67,7 @@ def test_the_backend_replaces_both_layers(replacing: Replacing) -> None:
     assert replacing.report.share == 1.0
 
 
-@pytest.mark.parametrize("make", [with_relu, lambda: packed("float16"), lambda: packed("zero points")])
+@pytest.mark.parametrize("make", every(3, [with_relu, lambda: packed("float16"), lambda: packed("zero points")]))
 def test_other_layers_are_replaced_as_far_as_they_are_products(
     make: Callable[[], nn.Module], replacing: Replacing
 ) -> None:

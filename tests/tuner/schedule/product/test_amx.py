@@ -138,7 +138,7 @@ def test_blocks_of_tiles_are_right_with_k_in_chunks_and_ragged_rows(name: str, b
         assert built_problems(task, kernel, sizes) == []
 
 
-@pytest.mark.parametrize("name", ["batched", "batched, rows"])
+@pytest.mark.parametrize("name", every(2, ["batched", "batched, rows"]))
 def test_packed_rows_and_panels_start_on_cache_lines(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A row of a tile that lies on two lines takes two reads. Both operands are packed at the call here: weights that
     were packed before may begin anywhere in these checks."""
