@@ -93,11 +93,12 @@ def test_a_board_measures_without_a_compiler_and_with_nothing_else_installed(
     runner.close()
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("op", "args", "threads"),
     [
-        pytest.param("dense", {"m": 33, "n": 48, "k": 20}, 1, marks=pytest.mark.soak),
-        pytest.param("softmax", {"m": 9, "n": 70}, 1, marks=pytest.mark.soak),
+        ("dense", {"m": 33, "n": 48, "k": 20}, 1),
+        ("softmax", {"m": 9, "n": 70}, 1),
         ("dense", {"m": 64, "n": 64, "k": 64}, 2),
     ],
 )

@@ -59,12 +59,11 @@ def test_groups_of_a_graph_are_replaced_and_new_lengths_compile_nothing(encoder_
         assert graphs() == 1
         report = sw.torch.report()
         # A size of 1 is one of TorchDynamo's own special cases.
-        for batch, length in ((2, 1), (1, 1), (1, 9)):
-            given = words(batch, length)
-            assert close(fast(given), model(given))
-        assert graphs() <= 4
+        given = words(1, 9)
+        assert close(fast(given), model(given))
         before = graphs()
-        for batch, length in ((1, 12), (2, 1), (5, 6), (1, 1)):
+        assert before == 2
+        for batch, length in ((1, 12), (5, 6), (1, 2)):
             given = words(batch, length)
             assert close(fast(given), model(given))
         assert graphs() == before

@@ -45,7 +45,7 @@ def libraries(once: MakeOnce, model: nn.Module) -> Path:
     return once("quantised", make)
 
 
-@pytest.mark.parametrize("rest", RESTS)
+@pytest.mark.parametrize("rest", every(2, RESTS, first=1))
 def test_a_program_computes_what_the_model_does(
     rest: str, model: nn.Module, libraries: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
