@@ -3,6 +3,7 @@ in tiles."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from tests.compiled import assembly, built_problems, innermost_loops, shortest
 from tests.contract.rule_samples import MLP, QUANTISED, SWIGLU
-from tests.shares import diagonal
+from tests.shares import chosen, spread
 from tests.tuner.schedule.product.emulated_amx import emulated
 from tuner.errors import IllegalKernel
 from tuner.program.job.build import workload_from_json
@@ -76,21 +77,33 @@ ORDERS: Mapping[str, Mapping[str, int]] = {
 }
 
 
+QUICK = (
+    ("tiles", "bfloat16", "a block", 1),
+    ("tiles", "gated", "all rows", 2),
+    ("tiles", "bytes", "chunks of a block", 1),
+    ("words", "bfloat16", "chunks of all rows", 2),
+    ("words", "long", "all rows", 2),
+    ("words", "to float32", "a block", 2),
+    ("words", "bytes", "a block", 1),
+)
+
+
 @pytest.mark.parametrize(
-    ("words", "name", "order", "threads"), diagonal(["tiles", "words"], WORKLOADS, ORDERS, [1, 2], every=5),
+    ("words", "name", "order", "threads"),
+    spread(chosen(QUICK, itertools.product(["tiles", "words"], WORKLOADS, ORDERS, [1, 2]))),
     indirect=["words"],
-)  # fmt: skip
+)
 def test_kernels_are_right(words: str, name: str, order: str, threads: int) -> None:
     task = task_of(name, threads=threads)
     found = [depth for depth in groups(task) if depth > 1]
     units = [depth for depth, atom in RULE._atoms(task).items() if atom.unit is not None]
-    chosen = [depth for depth in found if (depth in units) == (words == "tiles")]
-    if not chosen:
+    depths = [depth for depth in found if (depth in units) == (words == "tiles")]
+    if not depths:
         pytest.skip("this CPU does not multiply words of these")
     # Vectors of totals are kept in the output between chunks, where that can hold them; a short k has none.
     has_chunks = (words == "tiles" or name in ("to float32", "bytes")) and 128 in choices(task, "fb")
     values = {axis: value if axis != "fb" or has_chunks else 0 for axis, value in ORDERS[order].items()}
-    kernel = kernel_of(task, chosen[-1], **values)
+    kernel = kernel_of(task, depths[-1], **values)
     sizes = [dict.fromkeys(task.workload.symbols, size) for size in (0, 1, 5, 16, 17, 33, 100)]
     assert built_problems(task, kernel, sizes) == []
 

@@ -3,6 +3,7 @@ tiles."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.compiled import assembly, built_problems, innermost_loops, shortest
-from tests.shares import chosen, diagonal
+from tests.shares import chosen, diagonal, spread
 from tests.tuner.schedule.product.emulated_amx import emulated
 from tuner.errors import IllegalKernel
 from tuner.program.job.build import workload_from_json
@@ -84,7 +85,7 @@ def task_of(data: Mapping[str, Any], target: Target | None = None, threads: int 
 def kernel_of(task: SearchTask, group: int, **values: int) -> MicroKernel:
     """The shortest of some that multiply so many steps at once."""
     space, random = RULE.space(task), np.random.default_rng(0)
-    drawn = (space.legal({**space.values_of(space.sample(random)), **values, "group": group}) for _ in range(1000))
+    drawn = (space.legal({**space.values_of(space.sample(random)), **values, "group": group}) for _ in range(300))
     return shortest(kernel for kernel in drawn if kernel is not None and kernel.get("group") == group)
 
 
@@ -116,7 +117,21 @@ def test_kernels_are_right(words: int, name: str, threads: int) -> None:
     assert built_problems(task, kernel, sizes) == []
 
 
-@pytest.mark.parametrize(("unit", "name", "threads"), diagonal(["words", "tiles"], OF_BYTES, [1, 2], every=3))
+QUICK = (
+    ("words", "int8 by groups", 1),
+    ("tiles", "uint8 by groups", 2),
+    ("words", "int8 by columns", 2),
+    ("words", "uint8 by codes", 1),
+    ("tiles", "int8 by zeros", 2),
+    ("tiles", "int8 by bytes", 1),
+    ("words", "integers", 1),
+    ("tiles", "integers without sign", 2),
+)
+
+
+@pytest.mark.parametrize(
+    ("unit", "name", "threads"), spread(chosen(QUICK, itertools.product(["words", "tiles"], OF_BYTES, [1, 2])))
+)
 def test_rows_of_bytes_are_right(unit: str, name: str, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """By each instruction of this CPU, or in tiles."""
     if unit == "tiles":
@@ -124,9 +139,9 @@ def test_rows_of_bytes_are_right(unit: str, name: str, threads: int, monkeypatch
         monkeypatch.setattr(atoms, "ATOMS", [*vectors, *emulated(native().hardware.lanes())])
     task = task_of(OF_BYTES[name], threads=threads)
     found = RULE.product(task.workload).atoms(native().hardware)
-    chosen = [depth for depth, atom in found.items() if depth > 1 and (atom.unit is not None) == (unit == "tiles")]
-    assert chosen or (unit == "words" and not HAS_PAIRS)
-    for depth in chosen:
+    depths = [depth for depth, atom in found.items() if depth > 1 and (atom.unit is not None) == (unit == "tiles")]
+    assert depths or (unit == "words" and not HAS_PAIRS)
+    for depth in depths:
         kernel = kernel_of(task, depth)
         sizes = [dict.fromkeys(task.workload.symbols, size) for size in (0, 1, 5, 16, 17, 33)]
         assert built_problems(task, kernel, sizes) == []
