@@ -81,7 +81,7 @@ def test_an_empty_comparison_says_so() -> None:
 
 
 @given(strategies.tasks(), st.data())
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_any_results_of_any_task_can_be_drawn(task: SearchTask, data: st.DataObject) -> None:
     drawn = data.draw(st.lists(strategies.results(), max_size=12))
     own = [replace(r, instance=task.instances[n % len(task.instances)]) for n, r in enumerate(drawn)]

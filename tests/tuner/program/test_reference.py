@@ -536,7 +536,7 @@ REDUCERS = st.sampled_from(["sum", "max", "min", "prod"])
 SIZES = st.integers(0, 3)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(BODIES, BODIES, REDUCERS, SIZES, SIZES, SIZES, st.sampled_from([1, 30, 10**6]), st.integers(0, 99))
 def test_any_program_is_what_its_loops_compute(
     inner: str, outer: str, reducer: str, i: int, j: int, k: int, elements: int, seed: int

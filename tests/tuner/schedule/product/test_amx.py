@@ -148,7 +148,7 @@ def test_packed_rows_and_panels_start_on_cache_lines(name: str, monkeypatch: pyt
         monkeypatch.setattr(atoms, "ATOMS", [*vectors, *emulated(native().hardware.lanes(), to)])
         task = task_of(name)
         sizes = [dict.fromkeys(task.workload.symbols, size) for size in (1, 16, 33)]
-        found.append(built_problems(task, blocked(task, rows=ROWS_PACKED), sizes))
+        found.append(built_problems(task, blocked(task, rows=ROWS_PACKED, mr=16, nv=1), sizes))
     assert not found[0]
     assert found[1], "what begins elsewhere is loaded wrong"
 

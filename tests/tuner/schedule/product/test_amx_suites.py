@@ -152,7 +152,7 @@ def faults(layer: str, kind: str, rows: Sequence[int]) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("kind", every(2, KINDS))
+@pytest.mark.parametrize("kind", every(4, KINDS))
 @pytest.mark.parametrize("number", every(LAYERS_OF_A_KIND, range(LAYERS_OF_A_KIND)))
 def test_random_shapes_are_right_in_tiles(number: int, kind: str) -> None:
     """Whatever the kernel is."""

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.compiled import built_problems, runnable
+from tests.compiled import built_problems, runnable, shortest
 from tests.shares import chosen, diagonal, shares
 from tests.tuner.schedule.rules.conv.random_contractions import contractions
 from tests.tuner.schedule.rules.conv.test_kernels import task_of
@@ -39,7 +39,8 @@ def problems(task: SearchTask, sizes: tuple[int, ...], seed: int, drawn: int = D
     shapes = [task.workload.dims(dict.fromkeys(task.workload.variables, size)) for size in sizes]
     shapes = [dims for dims in shapes if min(dims.values(), default=0) >= 0 and task.workload.is_consistent(dims)]
     space = RULE.space(task)
-    some = [space.sample(np.random.default_rng(number)) for number in range(seed, seed + drawn)]
+    some = [space.sample(np.random.default_rng(number)) for number in range(seed, seed + EVERY)]
+    some = [shortest(some)] if drawn == DRAWN else some
     distinct = {(kernel.get("group"), kernel["join"]): kernel for kernel in some}
     kernels = dict.fromkeys([RULE.default_kernel(task), *distinct.values()])
     return [f"{kernel}: {text}" for kernel in kernels for text in built_problems(task, kernel, shapes)]

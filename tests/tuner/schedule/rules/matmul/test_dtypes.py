@@ -68,7 +68,8 @@ def test_kernels_of_every_pair_of_dtypes_are_right(
     left, right, out = pair
     task = task_of(workload_of(DENSE, k, dtype={"x": left, "w": right, "out": out}), threads=threads)
     assert is_taken(task)
-    kernel = RULE.space(task).sample(np.random.default_rng(seed))
+    rng = np.random.default_rng(seed)
+    kernel = shortest(RULE.space(task).sample(rng) for _ in range(1 if share else 4))
     assert problems(task, kernel) == [], kernel
 
 

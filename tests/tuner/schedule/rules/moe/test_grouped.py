@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.compiled import built_problems, loaded
+from tests.compiled import built_problems, loaded, shortest
 from tests.shares import diagonal, shares
 from tuner.library.codegen import compile_candidate
 from tuner.program.job.build import workload_from_json
@@ -45,7 +45,8 @@ def task_of(workload: Workload, threads: int = 1) -> SearchTask:
 def test_kernels_of_any_sizes_are_right(share: int, e: int, n: int, k: int, seed: int, threads: int) -> None:
     task = task_of(workload_of(e=e, n=n, k=k), threads)
     assert rules_of(task)[0].name == RULE.name
-    kernel = RULE.space(task).sample(np.random.default_rng(seed))
+    rng = np.random.default_rng(seed)
+    kernel = shortest(RULE.space(task).sample(rng) for _ in range(1 if share else 4))
     sizes = [task.workload.dims({"T": size}) for size in (0, 1, 7, 64)]
     assert built_problems(task, kernel, sizes) == [], kernel
 
