@@ -210,7 +210,7 @@ def test_theory_chooses_each_piece_by_itself(threads: int) -> None:
     task = task.for_threads(threads)
     rng, model = np.random.default_rng(0), PairCostModel(task)
     shapes = [instance.shape for instance in task.instances]
-    chosen = theory_set(task, space_of(task), model, rng, TheorySettings(samples=300, generations=2))
+    chosen = theory_set(task, space_of(task), model, rng, TheorySettings(samples=100, generations=2))
     (cut, *_) = cuts(task)
     samples = [cut.space(task).sample(rng) for _ in range(1000)]
     sampled = cut.estimate_s(task, samples, extents_of(task.workload, shapes)).min(axis=0)
@@ -221,7 +221,7 @@ def test_theory_tries_what_is_best_of_each_piece_for_one_thread_too() -> None:
     """A few rows of a small chain: no thread is worth waking for any of its pieces."""
     small = program(CHAIN, {"m": "T", "f": 48, "k": 48, "g": 48, "n": 48}, constant=["w1", "w2", "w3"]).for_threads(4)
     task = SearchTask(small.workload, shape_vars=(ShapeVar("T", range(1, 5)),), target=TARGET, threads=4)
-    rng, model, settings = np.random.default_rng(0), PairCostModel(task), TheorySettings(samples=300, generations=2)
+    rng, model, settings = np.random.default_rng(0), PairCostModel(task), TheorySettings(samples=100, generations=2)
     chosen = theory_set(task, space_of(task), model, rng, settings)
     serial = next(rule for rule in rules_of(task) if isinstance(rule, Serial))
     samples = [serial.space(task).sample(rng) for _ in range(500)]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.compiled import assembly, built_problems, innermost_loops
-from tests.shares import diagonal, every, shares, spread
+from tests.shares import chosen, diagonal, every, shares, spread
 from tests.tuner.schedule.product.emulated_amx import emulated
 from tuner.program.job.build import workload_from_json
 from tuner.program.job.task import SearchTask
@@ -115,6 +116,11 @@ BLOCKS: dict[str, dict[str, int]] = {
     "3x1": {"mr": 48, "nv": 1},
 }
 """Of tiles, down and across."""
+ORDERS: dict[str, dict[str, int]] = {
+    "a tile at once": {"mb": 1, "tn": 2, "tail": 0},
+    "some tiles at once": {"mb": 4, "tn": 1, "tail": 1},
+}
+QUICK = [("rounded", "2x2", "a tile at once"), ("bytes", "2x2", "some tiles at once")]
 
 
 def blocked(task: SearchTask, **values: int) -> MicroKernel:
@@ -125,17 +131,16 @@ def blocked(task: SearchTask, **values: int) -> MicroKernel:
 
 
 @pytest.mark.usefixtures("unit")
-@pytest.mark.parametrize(
-    ("unit", "name", "block"), diagonal(["emulated", "real"], LONG, BLOCKS, every=5), indirect=["unit"]
-)
-def test_blocks_of_tiles_are_right_with_k_in_chunks_and_ragged_rows(name: str, block: str) -> None:
+@pytest.mark.parametrize("unit", ["emulated", "real"], indirect=True)
+@pytest.mark.parametrize(("name", "block", "order"), spread(chosen(QUICK, itertools.product(LONG, BLOCKS, ORDERS))))
+def test_blocks_of_tiles_are_right_with_k_in_chunks_and_ragged_rows(name: str, block: str, order: str) -> None:
     workload = workload_from_json(LONG[name])
     variables = (ShapeVar("T", range(1, 200)),)
     task = SearchTask(workload, shape_vars=variables, target=native(), threads=2)
-    for chosen in ({"mb": 1, "tn": 2, "tail": 0}, {"mb": 4, "tn": 1, **({"tail": 1} if block != "1x4" else {})}):
-        kernel = blocked(task, kc=128, **BLOCKS[block], **chosen)
-        sizes = [dict.fromkeys(task.workload.symbols, size) for size in (1, 16, 33, 64, 101, 150)]
-        assert built_problems(task, kernel, sizes) == []
+    values = {axis: value for axis, value in ORDERS[order].items() if (axis, value) != ("tail", 1) or block != "1x4"}
+    kernel = blocked(task, kc=128, **BLOCKS[block], **values)
+    sizes = [dict.fromkeys(task.workload.symbols, size) for size in (1, 16, 33, 64, 101, 150)]
+    assert built_problems(task, kernel, sizes) == []
 
 
 @pytest.mark.parametrize("name", every(2, ["batched", "batched, rows"]))

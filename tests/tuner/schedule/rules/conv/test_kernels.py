@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -166,11 +168,12 @@ PIXELS = {
 }  # fmt: skip
 
 
-def in_copy(task: SearchTask, join: int, seed: int) -> MicroKernel | None:
-    """A random kernel that reads panels in a copy."""
+def in_copy(task: SearchTask, join: int, seed: int, of: int = 4) -> MicroKernel | None:
+    """The shortest of some random kernels that read panels in a copy."""
     space, rng = RULE.space(task), np.random.default_rng(seed)
     some = (space.sample(rng) for _ in range(400))
-    return next((kernel for kernel in some if (kernel["pack"], kernel["join"]) == (IN_COPY, join)), None)
+    found = [*islice((kernel for kernel in some if (kernel["pack"], kernel["join"]) == (IN_COPY, join)), of)]
+    return shortest(found) if found else None
 
 
 @pytest.mark.parametrize(("name", "threads"), diagonal(PIXELS, [1, 2], every=9))
@@ -203,7 +206,7 @@ def images(draw: st.DrawFn) -> Workload:
 @given(workload=images(), seed=st.integers(0, 2**32 - 1), threads=st.sampled_from([1, 2]), join=st.sampled_from([0, 1]))
 def test_panels_of_random_images_are_right(share: int, workload: Workload, seed: int, threads: int, join: int) -> None:
     task = task_of(workload, threads)
-    kernel = in_copy(task, join, seed)
+    kernel = in_copy(task, join, seed, of=1)
     shapes = [workload.dims({"T": size}) for size in (1, 3, 16)]
     assert kernel is None or built_problems(task, kernel, shapes) == [], (workload.program, kernel)
 

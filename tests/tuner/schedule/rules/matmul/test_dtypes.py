@@ -58,7 +58,7 @@ def problems(task: SearchTask, kernel: MicroKernel, sizes: tuple[int, ...] = (0,
 
 
 @shares(2)
-@settings(max_examples=4, suppress_health_check=list(HealthCheck), deadline=None)
+@settings(max_examples=3, suppress_health_check=list(HealthCheck), deadline=None)
 @given(
     pair=st.sampled_from(PAIRS), k=st.integers(1, 150), seed=st.integers(0, 2**32 - 1), threads=st.sampled_from([1, 2])
 )
