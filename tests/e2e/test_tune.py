@@ -13,8 +13,10 @@ import numpy as np
 import psutil
 import pytest
 import yaml
+from click.testing import CliRunner
 
 import shapewright as sw
+from shapewright.cli.main import cli
 from tests.e2e.conftest import COMMAND_S, JOB, STOP_S, environment, until
 from tests.searching import in_symbols
 from tuner.program.job.jobspec import parse_job
@@ -154,7 +156,7 @@ def test_a_library_is_chosen_by_what_was_measured_elsewhere(tmp_path: Path) -> N
     other.write_text(JOB.replace("max: 16", "max: 40").replace("[{T: 1}, {T: 5}, {T: 16}]", "[{T: 33}, {T: 40}]"))
     other.write_text(other.read_text().replace("min: 1", "min: 33"))
     for line in ((other,), (job, "--threads", "2")):
-        process = tuning(line[0], tmp_path / "other", "--measured", str(measured), *map(str, line[1:]))
-        out, err = process.communicate(timeout=COMMAND_S)
-        assert (process.returncode, json.loads(out)["error"]["field"]) == (2, "--measured"), err
+        options = ("-o", tmp_path / "other", "--json", "--measured", measured)
+        told = CliRunner(env=environment(tmp_path)).invoke(cli, ["tune", *map(str, (*line, *options))])
+        assert (told.exit_code, json.loads(told.stdout)["error"]["field"]) == (2, "--measured"), told.output
         assert not (tmp_path / "other" / "tuning.db").exists()

@@ -5,7 +5,7 @@ import os
 import re
 import signal
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx
@@ -20,10 +20,21 @@ Start = Callable[..., Up]
 LIBRARY = {"library.so", "dispatch.json", "manifest.json"}
 
 
+@pytest.fixture
+def one_core() -> Iterator[None]:
+    """For all that the test starts: a worker has a process to build in, and Ray one to spare, for each core."""
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {max(cores)})
+    yield
+    os.sched_setaffinity(0, cores)
+
+
+@pytest.mark.usefixtures("one_core")
 @pytest.mark.parametrize("calibration", ["off", pytest.param("on", marks=pytest.mark.soak)])
 def test_from_nothing_to_a_library_and_back_to_nothing(start: Start, tmp_path: Path, calibration: str) -> None:
     up = start(**{CALIBRATION: calibration})
     up_id = up.up_id
+    up.job.write_text(JOB.replace("{m: 16*T, n: 64, k: 32}", "{m: T, n: 16, k: 8}").replace("trials: 8", "trials: 2"))
     assert stat.S_IMODE((up.data_dir / "client.key").stat().st_mode) == 0o600
     (device,) = up.shapewright("devices", "--json").json
     assert device["key"] == "local"
@@ -32,7 +43,7 @@ def test_from_nothing_to_a_library_and_back_to_nothing(start: Start, tmp_path: P
     done = up.shapewright("submit", up.job, "--wait", "--timeout", 120, "--json")
     assert done.code == 0, done.out + up.logs()
     assert done.json["state"] == "COMPLETED"
-    assert done.json["trials"] <= 8
+    assert 0 < done.json["trials"] <= 2
     assert "trials" in done.err
     (key,) = done.json["workload_keys"]
     best = up.shapewright("best", key, "--shape", "T=5", "--json").json

@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
+import httpx
 import pytest
 from fastapi.testclient import TestClient
 
@@ -11,6 +13,15 @@ from service.app import create_app
 from tests.serving import register_local
 from tuner.storage import NewKey, Scope
 from tuner.storage.sql import Storage, open_storage
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _certificates_are_read_once() -> Iterator[None]:
+    """Each client of httpx reads all that there are, for 20 ms, and no test needs one."""
+    module = httpx._transports.default  # type: ignore[attr-defined]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "create_ssl_context", cache(module.create_ssl_context))
+        yield
 
 
 @pytest.fixture

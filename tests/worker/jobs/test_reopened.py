@@ -17,7 +17,7 @@ from tuner.storage.sql import Storage
 from worker.jobs import open_searches
 from worker.jobs.runner import JobRunner
 
-TRIALS = 64
+TRIALS = 32
 
 
 @dataclass(frozen=True, slots=True)

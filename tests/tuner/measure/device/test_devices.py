@@ -29,8 +29,10 @@ from tuner.measure.sandbox.confinement import clean_environment
 from tuner.records import ErrorKind
 
 
-def test_a_device_that_was_killed_is_started_again(tmp_path: Path) -> None:
-    with LocalDevice(tmp_path) as device:
+def test_a_device_that_was_killed_is_started_again_and_stop_removes_its_files(tmp_path: Path) -> None:
+    """And devices of one machine take the ports that are free."""
+    with LocalDevice(tmp_path) as device, LocalDevice(tmp_path) as second:
+        assert device.connect(5.0).address[1] != second.connect(5.0).address[1]
         runner = RpcRunner(device.connect, timeout_s=5.0)
         assert runner.run(TASK, [request()])[0].ok
         before = device.pid
@@ -39,7 +41,9 @@ def test_a_device_that_was_killed_is_started_again(tmp_path: Path) -> None:
         assert [result.error_kind for result in runner.run(TASK, [request(RIGHT, 1)])] == [None]
         assert device.pid != before
         assert [result.error_kind for result in runner.run(TASK, [request(CRASH, 2)])] == [ErrorKind.CRASH]
+        assert any(tmp_path.rglob("*"))
         runner.close()
+    assert list(tmp_path.iterdir()) == []
 
 
 # Runs a device beside which another server wants its port, whenever a session has died.
@@ -88,12 +92,6 @@ def connected(port: int, life_s: float, interrupted: Callable[[], bool]) -> Conn
     return Connected(session, ("127.0.0.1", port))
 
 
-def test_devices_of_one_machine_take_the_ports_that_are_free(tmp_path: Path) -> None:
-    with LocalDevice(tmp_path) as first, LocalDevice(tmp_path) as second:
-        ports = {each.connect(5.0).address[1] for each in (first, second)}
-        assert len(ports) == 2
-
-
 def test_a_device_ends_with_its_parent_and_leaves_nothing(tmp_path: Path) -> None:
     code = (
         "import sys, time; from tuner.measure.child import Child;"
@@ -110,18 +108,9 @@ def test_a_device_ends_with_its_parent_and_leaves_nothing(tmp_path: Path) -> Non
     assert alive == [] or alive[0].status() == psutil.STATUS_ZOMBIE
 
 
-def test_stop_removes_the_files_of_a_child(tmp_path: Path) -> None:
-    with LocalDevice(tmp_path) as device:
-        runner = RpcRunner(device.connect, timeout_s=5.0)
-        runner.run(TASK, [request(), request(CRASH, 1)])
-        assert any(tmp_path.rglob("*"))
-        runner.close()
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_child_that_ends_before_it_is_ready_says_so(tmp_path: Path) -> None:
     with pytest.raises(ChildFailed, match="exit code 2"):
-        Child(MODULE, ["--port", "no number"], data_dir=tmp_path)
+        Child("json.tool", ["--indent", "no number"], data_dir=tmp_path)
 
 
 def test_a_tracker_that_is_not_there_is_a_lost_device() -> None:
