@@ -78,7 +78,7 @@ def test_what_is_loaded_is_there(pages: dict[Path, Read]) -> None:
 def test_every_link_leads_to_a_page_and_a_heading(pages: dict[Path, Read]) -> None:
     wrong = []
     for page, read in pages.items():
-        for link in read.links:
+        for link in dict.fromkeys(read.links):
             address, _, anchor = unquote(link).partition("#")
             target = (page.parent / address).resolve() if address else page
             if page.name == "404.html" or re.match(r"[a-z]+:", link):

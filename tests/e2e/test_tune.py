@@ -13,10 +13,9 @@ import numpy as np
 import psutil
 import pytest
 import yaml
-from click.testing import CliRunner
 
 import shapewright as sw
-from shapewright.cli.main import cli
+from shapewright.cli.main import run
 from tests.e2e.conftest import COMMAND_S, JOB, STOP_S, environment, until
 from tests.searching import in_symbols
 from tuner.program.job.jobspec import parse_job
@@ -132,7 +131,9 @@ def test_an_interrupted_tune_leaves_no_process_and_goes_on_where_it_was(tmp_path
     assert (directory / "library.so").stat().st_size > 0
 
 
-def test_a_library_is_chosen_by_what_was_measured_elsewhere(tmp_path: Path) -> None:
+def test_a_library_is_chosen_by_what_was_measured_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """And nothing is measured here: where the records have no time of the job, theory does not choose instead."""
     job, measured = tmp_path / "job.yaml", tmp_path / "records.jsonl"
     job.write_text(JOB)
@@ -155,8 +156,9 @@ def test_a_library_is_chosen_by_what_was_measured_elsewhere(tmp_path: Path) -> N
     # Sizes that were not measured; another number of threads.
     other.write_text(JOB.replace("max: 16", "max: 40").replace("[{T: 1}, {T: 5}, {T: 16}]", "[{T: 33}, {T: 40}]"))
     other.write_text(other.read_text().replace("min: 1", "min: 33"))
+    monkeypatch.setenv("SHAPEWRIGHT_DATA_DIR", str(tmp_path))
     for line in ((other,), (job, "--threads", "2")):
         options = ("-o", tmp_path / "other", "--json", "--measured", measured)
-        told = CliRunner(env=environment(tmp_path)).invoke(cli, ["tune", *map(str, (*line, *options))])
-        assert (told.exit_code, json.loads(told.stdout)["error"]["field"]) == (2, "--measured"), told.output
+        code = run(["tune", *map(str, (*line, *options))])
+        assert (code, json.loads(capsys.readouterr().out)["error"]["field"]) == (2, "--measured")
         assert not (tmp_path / "other" / "tuning.db").exists()

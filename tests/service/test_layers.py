@@ -33,7 +33,9 @@ def running(storage: Storage, *summaries: SearchSummary | None, **fields: Any) -
     return job
 
 
-def test_a_layer_has_its_share_of_the_time_by_its_count(api: TestClient, storage: Storage) -> None:
+def test_a_layer_has_its_share_of_the_time_by_its_count_and_a_row_on_the_page(
+    api: TestClient, storage: Storage
+) -> None:
     job = searched(storage, **MODEL)
     answer = api.get(f"/v1/jobs/{job.id}/layers").json()
     assert (answer["state"], answer["layer_count"], answer["operators"], answer["next"]) == ("COMPLETED", 2, 4, None)
@@ -46,6 +48,17 @@ def test_a_layer_has_its_share_of_the_time_by_its_count(api: TestClient, storage
     assert {each["state"] for each in answer["items"]} == {"COMPLETED"}
     assert answer["outcome"] == api.get(f"/v1/jobs/{job.id}").json()["outcome"]
     assert (answer["remaining_s"], answer["expected_end"]) == (None, None)
+    # Names are escaped.
+    for path in (f"/jobs/{job.id}/model", f"/fragments/jobs/{job.id}/model"):
+        page = api.get(path).text
+        assert "encoder.0.&lt;up&gt;, encoder.1.&lt;up&gt;" in page
+        assert "x[8*T, 32] · w[96, 32] · out[8*T, 96]" in page
+        assert 'data-ended="yes"' in page
+    assert f'href="/jobs/{job.id}/model"' in api.get(f"/jobs/{job.id}").text
+    assert f'href="/jobs/{job.id}/model"' in api.get("/").text
+    single = submitted(storage)
+    assert f"/jobs/{single.id}/model" not in api.get(f"/jobs/{single.id}").text + api.get("/").text
+    assert api.get("/jobs/none/model").status_code == 404
 
 
 def test_a_running_job_tells_when_its_budget_is_spent(api: TestClient, storage: Storage) -> None:
@@ -121,20 +134,6 @@ def test_layers_come_in_parts(api: TestClient, storage: Storage) -> None:
     assert rows("page=2")[0] == f"/jobs/{job.id}?task=50"
 
 
-def test_the_page_of_a_model_shows_its_layers_and_escapes_their_names(api: TestClient, storage: Storage) -> None:
-    job = searched(storage, **MODEL)
-    for path in (f"/jobs/{job.id}/model", f"/fragments/jobs/{job.id}/model"):
-        page = api.get(path).text
-        assert "encoder.0.&lt;up&gt;, encoder.1.&lt;up&gt;" in page
-        assert "x[8*T, 32] · w[96, 32] · out[8*T, 96]" in page
-        assert 'data-ended="yes"' in page
-    assert f'href="/jobs/{job.id}/model"' in api.get(f"/jobs/{job.id}").text
-    assert f'href="/jobs/{job.id}/model"' in api.get("/").text
-    single = submitted(storage)
-    assert f"/jobs/{single.id}/model" not in api.get(f"/jobs/{single.id}").text + api.get("/").text
-    assert api.get("/jobs/none/model").status_code == 404
-
-
 def test_the_largest_share_comes_first_on_demand(api: TestClient, storage: Storage) -> None:
     small, large = (SearchSummary(Stage.SEARCH, objective_s=seconds) for seconds in (1e-4, 2e-3))
     job = running(storage, small, large)
@@ -146,23 +145,20 @@ def test_the_largest_share_comes_first_on_demand(api: TestClient, storage: Stora
     assert_problem(api.get(f"/v1/jobs/{job.id}/layers?first=-1"), 422)
 
 
-def test_a_layer_that_there_was_no_budget_for_is_not_completed(api: TestClient, storage: Storage) -> None:
-    job = searched(storage, **MODEL | {"budget": {"trials": 16}})
-    first, second = api.get(f"/v1/jobs/{job.id}/layers").json()["items"]
-    assert (first["state"], second["state"], second["trials"]) == ("COMPLETED", "UNSEARCHED", 0)
-    assert (first["basis"], second["basis"]) == ("measured", "expected")
-    page = api.get(f"/jobs/{job.id}/model").text
-    assert (page.count(">not searched</span>"), page.count(">completed</span>")) == (1, 2), "the job is completed"
-
-
 def test_layers_of_theory_are_what_was_asked_for(api: TestClient, storage: Storage) -> None:
     job = searched(storage, **MODEL | {"budget": {"trials": 0}})
     assert {each["state"] for each in api.get(f"/v1/jobs/{job.id}/layers").json()["items"]} == {"COMPLETED"}
 
 
-def test_the_page_draws_shares_and_names_what_to_search_next(api: TestClient, storage: Storage) -> None:
+def test_a_layer_that_there_was_no_budget_for_is_not_completed_and_named_to_be_searched_next(
+    api: TestClient, storage: Storage
+) -> None:
     job = searched(storage, **MODEL | {"budget": {"trials": 16}})
     page = api.get(f"/jobs/{job.id}/model").text
+    first, second = api.get(f"/v1/jobs/{job.id}/layers").json()["items"]
+    assert (first["state"], second["state"], second["trials"]) == ("COMPLETED", "UNSEARCHED", 0)
+    assert (first["basis"], second["basis"]) == ("measured", "expected")
+    assert (page.count(">not searched</span>"), page.count(">completed</span>")) == (1, 2), "the job is completed"
     drawn = re.findall(r'<rect class="(\w+)" x="([\d.]+)" width="([\d.]+)"', page)
     assert sorted(kind for kind, _, _ in drawn) == ["expected", "measured"]
     assert sum(float(width) for _, _, width in drawn) == pytest.approx(1000, abs=5)

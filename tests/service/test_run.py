@@ -56,42 +56,40 @@ def test_an_address_that_is_not_ours_is_refused(host: str, port: int) -> None:
 
 
 @pytest.mark.parametrize("number", chosen([signal.SIGTERM], [signal.SIGINT, signal.SIGTERM]))
-def test_a_signal_ends_it_with_streams_open(storage: Storage, database: Path, key: str, number: signal.Signals) -> None:
-    """It returns to its caller, which can close what it opened; the port is free again; streams end whole."""
+def test_a_signal_ends_it_with_streams_open_and_a_request_under_way(
+    storage: Storage, database: Path, key: str, number: signal.Signals
+) -> None:
+    """It returns to its caller, which can close what it opened; the port is free again; streams end whole.
+
+    It comes when half of an import is stored; no one else is let in, and the other half is stored as well.
+    """
     job, _ = storage.create_job(parse_job(JOB).on(native()))
-    with running(database) as (process, url):
-        headers = {"Authorization": f"Bearer {key}"}
+    records = "".join(write_records(drawn(0, IMPORT_BATCH + 10))).encode()
+    cut, stopping = records.rindex(b"\n", 0, -1), threading.Event()
+
+    def body() -> Iterator[bytes]:
+        yield records[:cut]
+        assert stopping.wait(30)
+        yield records[cut:]
+
+    headers = {"Authorization": f"Bearer {key}"}
+    imported = {**headers, "Content-Type": "application/jsonl"}
+    with running(database) as (process, url), ThreadPoolExecutor(1) as pool:
         with httpx.stream("GET", f"{url}/v1/jobs/{job.id}/events", headers=headers, timeout=20) as response:
             lines = response.iter_lines()
             assert next(lines) == "event: state"
+            asked = pool.submit(httpx.post, f"{url}/v1/records", content=body(), headers=imported, timeout=30)
+            wait_for(lambda: storage.pulse().records == IMPORT_BATCH)
             process.send_signal(number)
             assert "RUNNING" not in "".join(lines)
-        assert process.wait(20) == 0
-        assert process.stdout is not None
-        assert process.stdout.read() == "closed\n"
-        bind("127.0.0.1", int(url.rpartition(":")[2])).close()
-
-
-def test_a_request_under_way_ends_with_its_answer(storage: Storage, database: Path, key: str) -> None:
-    """SIGTERM comes when half of an import is stored; no one else is let in, and the other half is stored as well."""
-    lines = "".join(write_records(drawn(0, IMPORT_BATCH + 10))).encode()
-    cut, stopping = lines.rindex(b"\n", 0, -1), threading.Event()
-
-    def body() -> Iterator[bytes]:
-        yield lines[:cut]
-        assert stopping.wait(30)
-        yield lines[cut:]
-
-    headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/jsonl"}
-    with running(database) as (process, url), ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(httpx.post, f"{url}/v1/records", content=body(), headers=headers, timeout=30)
-        wait_for(lambda: len(storage.export_records()) == IMPORT_BATCH)
-        process.send_signal(signal.SIGTERM)
         wait_for(lambda: not _accepts(url))
         stopping.set()
         answer = asked.result(30)
         assert (answer.status_code, answer.json()) == (200, {"added": IMPORT_BATCH + 10, "known": 0})
         assert process.wait(20) == 0
+        assert process.stdout is not None
+        assert process.stdout.read() == "closed\n"
+        bind("127.0.0.1", int(url.rpartition(":")[2])).close()
 
 
 def _accepts(url: str) -> bool:

@@ -155,21 +155,29 @@ TAKES_TOO_MUCH = (
 )
 
 
-ONE_OF_EACH = (MAPS_SHARED, OPENS_FILES, WRITES_ONE_FILE, WRITES_MANY_FILES, FORKS, GOES_DEEP_AND_WAITS)
+LIMITS = (MAPS_SHARED, OPENS_FILES, WRITES_ONE_FILE, WRITES_MANY_FILES, FORKS, GOES_DEEP_AND_WAITS)
 """For each limit one that meets it."""
-AS_ANOTHER = (FORKS, CLOSES_ITS_FOLDER)
+OF_USERS = (FORKS, CLOSES_ITS_FOLDER)
 """The limits are set by the same code: what the system counts by user, and what may not be removed by another."""
-QUICK = [*itertools.product(DEVICES[:1], ONE_OF_EACH), *itertools.product(DEVICES[1:], AS_ANOTHER)]
+QUICK = [(DEVICES[0], LIMITS), (DEVICES[1], OF_USERS)]
 
 
 @pytest.mark.parametrize(
-    ("device", "behaviour"), spread(chosen(QUICK, itertools.product(DEVICES, TAKES_TOO_MUCH))), indirect=["device"]
+    ("device", "behaviours"),
+    spread(chosen(QUICK, [*QUICK, *itertools.product(DEVICES, ((each,) for each in TAKES_TOO_MUCH))])),
+    indirect=["device"],
+    ids=str,
 )
 def test_a_candidate_that_takes_too_much_has_failed_and_the_device_goes_on(
-    device: Device, runner: RpcRunner, behaviour: str
+    device: Device, runner: RpcRunner, behaviours: tuple[str, ...]
 ) -> None:
-    results = runner.run(TASK, [request(RIGHT, 1), request(behaviour, 2), request(RIGHT, 3)])
-    assert [result.error_kind for result in results] == [None, ErrorKind.CRASH, None], results[1].error
+    right = [request(RIGHT, number) for number in range(len(behaviours) + 1)]
+    wrong = [request(behaviour, len(right) + number) for number, behaviour in enumerate(behaviours)]
+    # By turns, the first and the last are right.
+    asked = [each for pair in zip(right, wrong, strict=False) for each in pair]
+    results = runner.run(TASK, [*asked, right[-1]])
+    wanted = [*(None, ErrorKind.CRASH) * len(wrong), None]
+    assert [result.error_kind for result in results] == wanted, [result.error for result in results]
     runner.close()
     wait_for(lambda: psutil.Process(device.pid).children() == [])
     if folder := device.folder:
