@@ -110,7 +110,7 @@ def test_the_wall_time_of_searches_that_run_at_once_counts_once(api: TestClient,
 
 def test_shares_are_of_the_layers_on_one_target(api: TestClient, storage: Storage) -> None:
     targets = [{"kind": "llvm", "mcpu": name, "num-cores": 2} for name in ("x86-64-v3", "x86-64-v4")]
-    job = searched(storage, **MODEL | {"targets": targets, "budget": {"trials": 64}})
+    job = searched(storage, **MODEL | {"targets": targets, "budget": {"trials": 32}})
     layers = api.get(f"/v1/jobs/{job.id}/layers").json()["items"]
     for target in {each["target_fingerprint"] for each in layers}:
         assert sum(each["share"] for each in layers if each["target_fingerprint"] == target) == pytest.approx(1.0)

@@ -21,11 +21,11 @@ from tuner.storage import Job, JobState, Lease
 from tuner.storage.sql import Storage
 from worker.jobs.runner import JobRunner
 from worker.jobs.searches import LOSSES
-from worker.remote.actors import SEARCHES_PER_ACTOR, JobActors
+from worker.remote.actors import JobActors
 from worker.remote.messages import Answer, Call, FromHost, ToHost
 from worker.remote.search import SearchLost, SearchProcess
 
-TRIALS = 48
+TRIALS = 32
 
 
 class DyingLink(LocalLink):
@@ -164,11 +164,11 @@ def test_an_answer_that_cannot_be_sent_is_an_error_of_the_job(storage: Storage) 
     assert "cannot pickle" in bed.job.error
 
 
-def test_the_searches_of_a_job_share_processes(storage: Storage) -> None:
+def test_the_searches_of_a_job_share_processes(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("worker.remote.actors.SEARCHES_PER_ACTOR", 2)
     plain = {name: value for name, value in JOB.items() if name != "workload"}
-    count = SEARCHES_PER_ACTOR + 1
-    workloads = [{"op": "dense", "args": {"m": "T", "n": 32, "k": 32 * (number + 1)}} for number in range(count)]
-    trials = 16 * count
+    workloads = [{"op": "dense", "args": {"m": "T", "n": 32, "k": 32 * (number + 1)}} for number in range(3)]
+    trials = 16 * len(workloads)
     bed = Bed(storage, {**plain, "workloads": workloads, "budget": {"trials": trials}})
     assert bed.run(lambda made: LocalLink()) is JobState.COMPLETED
     assert len(bed.links) == 2

@@ -85,7 +85,7 @@ def test_a_build_on_a_full_disk_is_the_machines_failure_and_is_made_again(disk: 
     assert whole.binary is not None
     size = len(whole.binary) // 1024
     # No room for an object, for both, for the library, for all of it.
-    for kib in sorted({4, 16, size, size + 8}):
+    for kib in sorted({4, 8, 16, size, size + 8}):
         disk.resize(kib)
         (result,) = builder.build(DENSE, [KERNEL])
         assert (result.error_kind, result.binary) == (ErrorKind.MACHINE, None), result.error
