@@ -30,7 +30,7 @@ def test_a_job_is_packed_for_the_named_instruction_sets_and_read_back(
     monkeypatch.setattr(candidates, "shortlist", partial(shortlist, settings=THEORY))
     job, folder = tmp_path / "job.yaml", tmp_path / "bundle"
     job.write_text(json.dumps({**DOCUMENT, "workloads": DOCUMENT["workloads"][:1]}))
-    few = ("--choices", "4", "--others", "1")
+    few = ("--choices", "2", "--others", "1")
     command.main(["--bundle", str(folder), "--job", str(job), "--arch", "sm_80", "--arch", "sm_90", *few])
     bundle = read_bundle(folder)
     entries = bundle.entries

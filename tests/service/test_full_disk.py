@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,11 +11,11 @@ from sqlalchemy import event
 
 from service.app import create_app
 from tests.contract.samples import results
-from tests.serving import JOB, assert_problem, lease, register_local
+from tests.serving import JOB, assert_problem, lease
 from tuner.storage import StorageUnavailable
-from tuner.storage.sql import Storage, open_storage, upgrade
+from tuner.storage.sql import Storage
 
-ROOM = 40
+ROOM = 20
 """Pages of the file beyond those that it has."""
 
 
@@ -37,16 +36,11 @@ class Disk:
 
 
 @pytest.fixture
-def full(tmp_path: Path) -> Iterator[tuple[TestClient, Storage, Disk]]:
-    url = f"sqlite:///{tmp_path / 'tuning.db'}"
-    upgrade(url)
-    storage = open_storage(url)
+def full(storage: Storage) -> Iterator[tuple[TestClient, Storage, Disk]]:
     disk = Disk(storage)
-    register_local(storage)
     headers = {"Authorization": f"Bearer {storage.create_key('tests')[1]}"}
     with TestClient(create_app(storage), headers=headers, raise_server_exceptions=False) as client:
         yield client, storage, disk
-    storage.close()
 
 
 def test_jobs_are_refused_until_there_is_room_again(full: tuple[TestClient, Storage, Disk]) -> None:

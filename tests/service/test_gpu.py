@@ -31,6 +31,7 @@ JOB: dict[str, Any] = {
     "name": "layers on a GPU",
     "workloads": WORKLOADS,
     "shape_vars": {"T": {"min": 1, "max": 64}},
+    "instances": [{"T": 1}, {"T": 64}],
     "target": A100,
     "budget": {"trials": 0},
 }

@@ -11,7 +11,7 @@ from fastapi.testclient import TestClient
 
 from service.app import create_app
 from service.dependencies import IMPORTS
-from service.records.service import EXPORT_PAGE, IMPORT_BATCH, lines_of
+from service.records.service import IMPORT_BATCH, lines_of
 from service.settings import Settings
 from tests.contract.samples import results
 from tests.contract.test_storage_sharing import TASKS, drawn
@@ -45,8 +45,12 @@ def test_an_empty_service_exports_a_header(api: TestClient) -> None:
     assert answer.text == HEADER
 
 
-@pytest.mark.parametrize("count", [1, EXPORT_PAGE - 1, EXPORT_PAGE, EXPORT_PAGE + 1])
-def test_what_is_imported_elsewhere_and_back_is_the_same(api: TestClient, other: TestClient, count: int) -> None:
+@pytest.mark.parametrize("count", [1, 99, 100, 101])
+def test_what_is_imported_elsewhere_and_back_is_the_same(
+    api: TestClient, other: TestClient, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    monkeypatch.setattr("service.records.service.EXPORT_PAGE", 100)
+    monkeypatch.setattr("service.records.service.IMPORT_BATCH", 50)
     sent = file_of(count)
     assert api.post("/v1/records", content=sent, headers=JSONL).json() == {"added": count, "known": 0}
     first = api.get("/v1/records").text

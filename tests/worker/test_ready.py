@@ -14,7 +14,6 @@ from click.testing import CliRunner
 
 from shapewright.cli.main import cli
 from tests.shares import chosen
-from tuner.storage.sql import upgrade
 
 END_S = 60.0
 
@@ -79,8 +78,8 @@ def test_a_worker_that_is_ready_tells_its_name(tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.soak
+@pytest.mark.usefixtures("sqlite_url")
 def test_a_worker_tells_its_name(tracker: tuple[str, int], tmp_path: Path) -> None:
-    upgrade(f"sqlite:///{tmp_path / 'tuning.db'}")
     address = f"{tracker[0]}:{tracker[1]}"
     options = ("--tracker", address, "--data-dir", tmp_path, "--device-key", "none", "--name", "w1", "--json")
     out = ready(tmp_path / "log", "worker", *options)
@@ -88,8 +87,8 @@ def test_a_worker_tells_its_name(tracker: tuple[str, int], tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("json_output", chosen([True], [True, False]))
+@pytest.mark.usefixtures("sqlite_url")
 def test_an_api_tells_its_url(tmp_path: Path, json_output: bool) -> None:
-    upgrade(f"sqlite:///{tmp_path / 'tuning.db'}")
     options = ("--port", 0, "--data-dir", tmp_path, *(["--json"] if json_output else []))
     out = ready(tmp_path / "log", "serve", *options)
     if json_output:

@@ -16,7 +16,7 @@ from sqlalchemy import inspect
 
 import tuner
 from tests.contract.samples import job_spec
-from tests.shares import diagonal
+from tests.shares import chosen, diagonal
 from tuner.storage import StorageUnavailable
 from tuner.storage.sql import open_storage, upgrade
 from tuner.storage.sql.engine import Database, connect
@@ -110,6 +110,7 @@ def test_upgrading_a_database_that_is_away_says_so(tmp_path: Path) -> None:
         upgrade(f"sqlite:///{tmp_path / 'missing' / 'tuning.db'}")
 
 
+@pytest.mark.parametrize("bare_url", chosen(["sqlite"], ["sqlite", "postgresql"]), indirect=True)
 def test_alembics_own_command_finds_the_migrations(bare_url: str) -> None:
     environment = os.environ | {"SHAPEWRIGHT_DATABASE_URL": bare_url}
     command = [sys.executable, "-m", "alembic", "upgrade", "head"]

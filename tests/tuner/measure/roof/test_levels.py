@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.shares import chosen
 from tests.tuner.calibration.observing import TARGET
 from tuner.calibration.cpu import layer
 from tuner.library.machine_code import NoLinker, linker_for
@@ -44,7 +45,7 @@ def test_levels_that_cannot_be_told_apart_are_left_out() -> None:
     assert list(sizes(holding(l2_bytes=2**14, l3_bytes=2**14))) == ["L1", "memory"]
 
 
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("threads", chosen([2], [1, 2]))
 def test_a_machine_tells_its_levels(threads: int) -> None:
     module = loaded(levels_binary(native(), threads))
     timer = Timer(lambda: 3e-6, least=2, again=0)
