@@ -18,9 +18,8 @@ from tuner.storage.sql import Storage, open_storage
 @pytest.fixture(scope="session", autouse=True)
 def _certificates_are_read_once() -> Iterator[None]:
     """Each client of httpx reads all that there are, for 20 ms, and no test needs one."""
-    module = httpx._transports.default  # type: ignore[attr-defined]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "create_ssl_context", cache(module.create_ssl_context))
+        patch.setattr("httpx._transports.default.create_ssl_context", cache(httpx.create_ssl_context))
         yield
 
 

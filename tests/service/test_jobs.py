@@ -176,7 +176,7 @@ PLAIN = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_no_content_of_a_field_is_a_defect(api: TestClient, data: st.DataObject) -> None:
     field = data.draw(st.sampled_from([*JOB, "workloads", "target", "targets", "threads", "device", "seed", "policy"]))

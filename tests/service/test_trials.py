@@ -22,7 +22,7 @@ from tuner.storage.sql import Storage
 @pytest.fixture
 def job(storage: Storage) -> Job:
     tools = Tools(crashes=lambda kernel: int(kernel.id, 16) % 3 == 0)
-    return searched(storage, tools, budget={"trials": 60})
+    return searched(storage, tools, budget={"trials": 32})
 
 
 def rows_of(api: TestClient, job: Job, **query: str) -> list[dict[str, str]]:
