@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.fakes import FakeRunner
-from tests.searching import Bench, known
+from tests.searching import Bench, known, make_quick
 from tuner.library.dispatcher import Leaf
 from tuner.measure import BuildResult, Interrupted, RunRequest, never
 from tuner.program.job.task import SearchTask
@@ -20,6 +20,11 @@ from tuner.search.stopping import Cancelled
 
 STEP_S = 0.25
 ENDLESS_S = 1e6
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    make_quick(monkeypatch)
 
 
 @dataclass
