@@ -157,21 +157,6 @@ def test_nothing_to_build_is_no_work(builder: Builder) -> None:
     assert builder.build(TASK, []) == []
 
 
-@locally
-def test_close_ends_the_processes(make: Make) -> None:
-    builder = make(1)
-    results = builder.build(TASK, numbers(RIGHT))
-    builder.close()
-    for pid in {int(result.binary or b"0") for result in results}:
-        deadline = time.monotonic() + 10
-        while Path(f"/proc/{pid}/stat").exists() and time.monotonic() < deadline:
-            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
-                break
-            time.sleep(0.05)
-        else:
-            assert not Path(f"/proc/{pid}").exists()
-
-
 # -- libraries --------------------------------------------------------------------------------------------------------
 DISPATCHER = Dispatcher(TASK, (kernel(0), kernel(1)), 0, Leaf(0), ())
 
@@ -206,9 +191,24 @@ def test_a_compiler_that_fails_costs_the_library_alone(
     assert builder.build(TASK, numbers(RIGHT))[0].binary is not None
 
 
+@locally
+def test_close_ends_the_processes(builder: Builder) -> None:
+    """The last test of the shared builder."""
+    results = builder.build(TASK, numbers(RIGHT))
+    builder.close()
+    for pid in {int(result.binary or b"0") for result in results}:
+        deadline = time.monotonic() + 10
+        while Path(f"/proc/{pid}/stat").exists() and time.monotonic() < deadline:
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                break
+            time.sleep(0.05)
+        else:
+            assert not Path(f"/proc/{pid}").exists()
+
+
 def test_builds_on_a_machine_whose_cores_are_measured_on_wait_for_their_turn(cluster: Cluster) -> None:
     cores = Cores(1)
-    builder = RayBuilder(misbehaving(), mislinking(), actors=lambda: 2, alive=cluster.alive, cores=cores)
+    builder = RayBuilder(misbehaving(), mislinking(), actors=lambda: 1, alive=cluster.alive, cores=cores)
     try:
         with ThreadPoolExecutor(2) as threads:
             with cores.taken(1):

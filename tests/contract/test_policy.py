@@ -204,8 +204,13 @@ def best_of_a_sample() -> float:
     return float((table.min(axis=0) * WEIGHTS).sum())
 
 
+@pytest.mark.parametrize("small", [True, pytest.param(False, marks=pytest.mark.soak)], ids=["small models", "whole"])
 @pytest.mark.parametrize("name", chosen(["evolutionary"], LEARNING))
-def test_a_policy_that_learns_beats_theory_and_comes_near_the_best(name: str) -> None:
+def test_a_policy_that_learns_beats_theory_and_comes_near_the_best(
+    name: str, small: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if small:
+        small_models(monkeypatch)
     policy = Search(name, TASK, 0)
     first = policy.suggest(1000)
     theory = set_cost([suggestion.kernel for suggestion in first])

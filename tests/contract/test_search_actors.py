@@ -64,7 +64,7 @@ def database_url(sqlite_url: str) -> str:
     return sqlite_url
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def actors(cluster: Cluster) -> Iterator[SearchActors]:
     before = processes()
     result = SearchActors(harmful(), alive=cluster.alive)
@@ -103,6 +103,24 @@ class Job:
         return job.state, job.error
 
 
+def test_no_process_is_left_of_a_job_that_failed(storage: Storage, actors: SearchActors) -> None:
+    """Over its storage, in the middle of a search; one process is in store for the next job."""
+    wait_for(lambda: len(processes()) == 1)
+    most: list[int] = []
+
+    def fail(*args: Any, **more: Any) -> None:
+        most.append(len(processes()))
+        raise ValueError("a defect")
+
+    storage.append_results = fail  # type: ignore[method-assign]
+    job = Job(storage, actors)
+    state, error = job.ended()
+    assert (state, error) == (JobState.FAILED, "ValueError: a defect")
+    assert most[0] >= 1
+    wait_for(lambda: len(processes()) == 1)
+    assert job.trials == 0
+
+
 def test_a_job_whose_search_is_killed_goes_on_from_its_records(storage: Storage, actors: SearchActors) -> None:
     job = Job(storage, actors, trial_s=0.05)
     wait_for(lambda: job.trials >= 8)
@@ -136,21 +154,3 @@ def test_a_cancelled_job_waits_for_no_trial(storage: Storage, actors: SearchActo
     wait_for(job._fleet._free.empty)
     storage.request_cancel(job.id)
     assert job.ended()[0] is JobState.CANCELLED
-
-
-def test_no_process_is_left_of_a_job_that_failed(storage: Storage, actors: SearchActors) -> None:
-    """Over its storage, in the middle of a search; one process is in store for the next job."""
-    wait_for(lambda: len(processes()) == 1)
-    most: list[int] = []
-
-    def fail(*args: Any, **more: Any) -> None:
-        most.append(len(processes()))
-        raise ValueError("a defect")
-
-    storage.append_results = fail  # type: ignore[method-assign]
-    job = Job(storage, actors)
-    state, error = job.ended()
-    assert (state, error) == (JobState.FAILED, "ValueError: a defect")
-    assert most[0] >= 1
-    wait_for(lambda: len(processes()) == 1)
-    assert job.trials == 0

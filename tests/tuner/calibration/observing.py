@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import replace
 from functools import cache
 
 import numpy as np
+import pytest
 
+from tuner.calibration import cpu
 from tuner.calibration.cpu import FITTED, in_tiles, probes
 from tuner.calibration.fit import Observed
 from tuner.calibration.kind import Probe
@@ -25,6 +27,31 @@ def all_probes(threads: int = 1) -> tuple[Probe, ...]:
     """But for those in tiles."""
     apart = in_tiles(TARGET, threads)
     return tuple(probe for probe in probes(TARGET, threads) if probe.task not in apart)
+
+
+_KERNELS: dict[Hashable, list[MicroKernel]] = {}
+
+
+def remember_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calibrations draw the kernels of a product once for all that ask for the same ones."""
+    draw = cpu._kernels
+
+    def remembered(task: SearchTask, rng: np.random.Generator) -> list[MicroKernel]:
+        key = task, str(rng.bit_generator.state), cpu.KERNELS
+        if key not in _KERNELS:
+            _KERNELS[key] = draw(task, rng)
+        return _KERNELS[key]
+
+    monkeypatch.setattr(cpu, "_kernels", remembered)
+
+
+def few_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calibrations measure two layers beside the products of new operands."""
+    monkeypatch.setattr(cpu, "LAYERS", cpu.LAYERS[:2])
+
+
+def all_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calibrations measure what they do measure."""
 
 
 def perturbed(seed: int, most: float = 3.0) -> Rates:

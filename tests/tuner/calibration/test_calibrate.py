@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pytest
 
-from tests.tuner.calibration.observing import TARGET, observed_at, perturbed
+from tests.tuner.calibration.observing import TARGET, all_layers, few_layers, observed_at, perturbed, remember_kernels
 from tuner.calibration import calibrate, cpu, fit
 from tuner.calibration.calibrate import MIN_PROBES
 from tuner.calibration.cpu import KERNELS, ROWS, issuing, products
@@ -22,7 +22,11 @@ from tuner.program.target.rates import TYPICAL, Rates
 from tuner.schedule.space import MicroKernel
 
 LEVELS = Levels(1e11, (Level("L1", 2**14, 4e11), Level("L2", 2**19, 1e11), Level("memory", 2**27, 2e10)))
-ALL = KERNELS * len(products(TARGET, 1)) * len(ROWS)
+
+
+def all_probes() -> int:
+    """How many measurements a whole calibration is of."""
+    return KERNELS * len(products(TARGET, 1)) * len(ROWS)
 
 
 class Runner(SimulatedRunner):
@@ -50,6 +54,11 @@ class Clock:
         return self.now_s
 
 
+@pytest.fixture(autouse=True)
+def _kernels_are_drawn_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    remember_kernels(monkeypatch)
+
+
 @pytest.fixture
 def rough(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rates after one step: for tests of what is around their fit."""
@@ -58,7 +67,8 @@ def rough(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def few(rough: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A third of the kernels, for what the fit itself does not change."""
+    """A third of the kernels of fewer products, for what the fit itself does not change."""
+    few_layers(monkeypatch)
     monkeypatch.setattr(cpu, "KERNELS", KERNELS // 3)
     monkeypatch.setattr(cpu, "BATCH", KERNELS // 3)
 
@@ -68,13 +78,17 @@ def fleet_at(rates: Rates, **given: object) -> Fleet:
     return Fleet(1, model=model, spread=0.0, **given)  # type: ignore[arg-type]
 
 
-def test_a_device_is_measured_and_its_rates_are_found() -> None:
+@pytest.mark.parametrize("layers", [few_layers, pytest.param(all_layers, marks=pytest.mark.soak)])
+def test_a_device_is_measured_and_its_rates_are_found(
+    layers: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layers(monkeypatch)
     true = perturbed(3)
     found = calibrate(TARGET, 1, builder=SimulatedBuilder(), runner=Runner(fleet_at(true)))
     assert found is not None
     assert (found.version, found.threads, found.target) == (VERSION, 1, TARGET.fingerprint)
     assert found.serves(TARGET, 1)
-    assert (found.probes, found.levels) == (ALL, LEVELS)
+    assert (found.probes, found.levels) == (all_probes(), LEVELS)
     assert np.median(errors(observed_at(true, noise=0.0), found.rates)) < 0.04
     assert found.error_after < 0.04 < found.error_before
     # What products tell nothing of comes from reading.
@@ -106,7 +120,7 @@ def test_time_that_ends_leaves_what_was_measured_by_then() -> None:
     given = {"builder": SimulatedBuilder(), "runner": Runner(fleet_at(perturbed(4)))}
     found = calibrate(TARGET, 1, within_s=15.0, clock=Clock(1.0), **given)  # type: ignore[arg-type]
     assert found is not None
-    assert MIN_PROBES <= found.probes < ALL
+    assert MIN_PROBES <= found.probes < all_probes()
 
 
 @pytest.mark.usefixtures("rough")
@@ -120,7 +134,7 @@ def test_compilers_that_start_slowly_leave_fewer_measurements_and_keep_the_time(
 
     found = calibrate(TARGET, 1, builder=Slow(), runner=Runner(fleet_at(perturbed(4))), within_s=40.0, clock=clock)
     assert found is not None
-    assert MIN_PROBES <= found.probes < ALL
+    assert MIN_PROBES <= found.probes < all_probes()
     assert found.seconds <= 40
 
 
@@ -134,11 +148,12 @@ def test_too_little_is_no_calibration_and_the_log_says_why(caplog: pytest.LogCap
 
 @pytest.mark.usefixtures("rough")
 def test_kernels_that_fail_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    few_layers(monkeypatch)
     monkeypatch.setattr(fit, "STEPS", 2)
     runner = Runner(fleet_at(perturbed(5), faults=Faults(crashing=0.2, wrong=0.1)))
     found = calibrate(TARGET, 1, builder=SimulatedBuilder(), runner=runner)
     assert found is not None
-    assert MIN_PROBES < found.probes < ALL
+    assert MIN_PROBES < found.probes < all_probes()
     assert found.error_after < found.error_before / 2
 
 
@@ -166,8 +181,9 @@ def test_a_device_that_cannot_tell_its_levels_is_calibrated_without() -> None:
     assert found.rates.memory_bytes == TYPICAL.memory_bytes
 
 
-def test_a_device_that_theory_already_fits_keeps_the_typical_rates() -> None:
+def test_a_device_that_theory_already_fits_keeps_the_typical_rates(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fitting noise would make theory no better."""
+    few_layers(monkeypatch)
     found = calibrate(TARGET, 1, builder=SimulatedBuilder(), runner=Runner(fleet_at(TYPICAL)))
     assert found is not None
     assert found.error_after <= found.error_before

@@ -60,7 +60,8 @@ def test_packing_at_the_call_is_told_by_products_of_new_operands(seed: int) -> N
         assert np.median(np.abs(np.log(now / then))) < 0.04
 
 
-def test_what_theory_of_products_does_not_read_stays_typical() -> None:
+def test_what_theory_of_products_does_not_read_stays_typical(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fit, "STEPS", 3)
     found = fitted(observed_at(perturbed(1)))
     assert (found.function, found.operation, found.memory_bytes, found.dot) == (
         TYPICAL.function, TYPICAL.operation, TYPICAL.memory_bytes, TYPICAL.dot,
@@ -88,7 +89,8 @@ def test_a_fit_of_few_measurements_stays_near_what_is_typical() -> None:
     assert all(0.2 < getattr(found, name) / getattr(TYPICAL, name) < 5 for name in ("loads", "decode", "l3_bytes"))
 
 
-def test_the_same_measurements_give_the_same_rates() -> None:
+def test_the_same_measurements_give_the_same_rates(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fit, "STEPS", 3)
     seen = observed_at(perturbed(2))[:3]
     assert fitted(seen) == fitted(seen)
 

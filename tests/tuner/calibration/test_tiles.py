@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.compiled import built_problems
-from tests.tuner.calibration.observing import TARGET
+from tests.tuner.calibration.observing import TARGET, few_layers, remember_kernels
 from tests.tuner.calibration.test_calibrate import LEVELS, Runner, fleet_at
 from tests.tuner.schedule.product.emulated_amx import emulated
 from tuner.calibration import calibrate, cpu
@@ -33,6 +33,11 @@ from tuner.schedule.space import MicroKernel
 ZEN4 = Target.from_json({"kind": "llvm", "mcpu": "znver4", "num-cores": 4})
 
 
+@pytest.fixture(autouse=True)
+def _kernels_are_drawn_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    remember_kernels(monkeypatch)
+
+
 def drawn(task: SearchTask) -> list[MicroKernel]:
     """The kernels of a product that are measured."""
     return [kernel for probe in probes(TARGET, 1) if probe.task == task for kernel in probe.kernels]
@@ -50,8 +55,9 @@ def test_kernels_in_tiles_are_measured_where_there_are_tiles_and_nowhere_else() 
         assert {kernel["group"] for kernel in kernels_of} == {64 if task is own[-1] else 32}
 
 
-def test_the_rates_of_tiles_come_out_as_they_were() -> None:
+def test_the_rates_of_tiles_come_out_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
     """A unit that loads a row in two cycles, multiplies in 24, and whose sums take long to leave."""
+    few_layers(monkeypatch)
     true = replace(TYPICAL, tile_rows=0.5, drained=8.0, issue=(("tdpbf16ps", 48.0), ("tdpbssd", 48.0)))
     # As that device tells: both units of a core do two vectors of multiply-adds in a cycle.
     peak = TARGET.hardware.fma_per_cycle * TYPICAL.clock_hz

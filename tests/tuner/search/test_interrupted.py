@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from tests.fakes import FakeRunner
-from tests.searching import Bench, known, make_quick
+from tests.searching import Bench, known
+from tests.tuner.search.quicker import make_quicker
 from tuner.library.dispatcher import Leaf
 from tuner.measure import BuildResult, Interrupted, RunRequest, never
 from tuner.program.job.task import SearchTask
@@ -24,7 +25,7 @@ ENDLESS_S = 1e6
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    make_quick(monkeypatch)
+    make_quicker(monkeypatch)
 
 
 @dataclass

@@ -11,8 +11,9 @@ import pytest
 
 from tests import searching
 from tests.fakes import TASK
-from tests.searching import known, make_quick, records
+from tests.searching import known, records
 from tests.shares import diagonal
+from tests.tuner.search.quicker import make_quicker
 from tuner.library.dispatcher import Dispatcher
 from tuner.program.job.budget_plan import verify_work
 from tuner.program.job.task import SearchTask
@@ -30,7 +31,7 @@ LARGEST = TASK.workload.work({"m": 128})
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    make_quick(monkeypatch)
+    make_quicker(monkeypatch)
 
 
 def served(tuned: Tuned) -> Dispatcher:
@@ -125,7 +126,7 @@ def test_a_default_that_is_wrong_is_verified_at_no_further_shape() -> None:
         return [(dims[0], "1e9 off")] if len(asked) == 1 else result
 
     bench.runner.verify = wrong_at_first  # type: ignore[method-assign, assignment]
-    bench.tune(seconds=30)
+    bench.tune(seconds=15)
     assert asked[0] not in asked[1:]
 
 
@@ -240,12 +241,12 @@ def test_building_is_told_kernel_by_kernel() -> None:
 def test_the_time_of_a_verification_is_learned_before_the_end() -> None:
     bench = Bench(build_s=0.1, run_s=0.1)
     bench.runner.verify_rate = LARGEST / 1.0
-    bench.tune(seconds=60)
+    bench.tune(seconds=20)
     first, *_ = bench.runner.verified
     assert len(first) == 1
     assert TASK.workload.work(first[0]) <= LARGEST
     unlimited = Bench()
-    unlimited.tune(30)
+    unlimited.tune(4)
     assert len(unlimited.runner.verified[0]) > 1
 
 

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from tests.fakes import TASK, latency_s
-from tests.searching import Bench, in_symbols, known, make_quick, records
+from tests.searching import Bench, in_symbols, known, records
 from tests.shares import chosen, diagonal, every
+from tests.tuner.search.quicker import make_quicker
 from tuner.library.package import dispatcher_of
 from tuner.program.job.cache import Cache
 from tuner.program.job.task import SearchTask
@@ -27,20 +28,20 @@ from tuner.search.reuse import NOTHING, Knowledge, Reuse, is_related, shared_kno
 from tuner.search.tuning import Cancelled, VerificationFailed
 from tuner.storage.jsonl import SharedRecord
 
-TRIALS = 120
+TRIALS = 80
 SPACE = space_of(TASK)
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    make_quick(monkeypatch)
+    make_quicker(monkeypatch)
 
 
 @pytest.fixture(scope="module")
 def first() -> tuple[list[MeasureResult], float]:
     """The results of a first job, and the objective of its library."""
     with pytest.MonkeyPatch.context() as patch:
-        make_quick(patch)
+        make_quicker(patch)
         bench = Bench()
         tuned = bench.tune(TRIALS)
     return bench.results, known(tuned.summary.library_objective_s)
@@ -81,7 +82,7 @@ def test_the_default_is_theorys_whatever_is_known(first: tuple[list[MeasureResul
         return {(result.kernel, result.instance) for result in bench.results if result.is_theory}
 
     alone, again = Bench(), Bench()
-    tuned = [alone.tune(TRIALS), again.tune(TRIALS, knowledge=Knowledge(in_symbols(first[0])))]
+    tuned = [alone.tune(60), again.tune(60, knowledge=Knowledge(in_symbols(first[0])))]
     assert default(alone) == default(again)
     assert tuned[0].summary.default_objective_s == tuned[1].summary.default_objective_s
     assert known(tuned[1].summary.speedup_vs_default) >= known(tuned[0].summary.speedup_vs_default) * 0.999
@@ -205,8 +206,8 @@ def test_random_records_keep_every_rule_of_a_search() -> None:
         draw = np.random.default_rng(seed)
         results = [drawn(kernel) for kernel in [SPACE.sample(draw) for _ in range(12)] for _ in range(3)]
         bench, wrong = Bench(), {r.kernel for r in results if r.error_kind in DISQUALIFYING}
-        tuned = bench.tune(30, knowledge=Knowledge(in_symbols(results)))
-        assert len(bench.results) <= 30
+        tuned = bench.tune(20, knowledge=Knowledge(in_symbols(results)))
+        assert len(bench.results) <= 20
         assert wrong.isdisjoint(result.kernel for result in bench.results)
         for result in bench.results:
             assert result.latency_s == pytest.approx(latency_s(TASK, result.kernel, result.instance.shape))
@@ -257,7 +258,7 @@ def test_records_of_a_slower_hour_are_taken_to_the_speed_of_this_one(
     ]
     benches = Bench(), Bench()
     for bench, result in zip(benches, (first[0], slow), strict=True):
-        bench.tune(60, knowledge=Knowledge(in_symbols(result)))
+        bench.tune(30, knowledge=Knowledge(in_symbols(result)))
     # Later ones are the model's, whose logarithms are rounded at another place.
     one, other = ([(r.kernel, r.instance) for r in bench.results if r.phase is Phase.KNOWN] for bench in benches)
     assert one == other
@@ -417,9 +418,9 @@ def test_a_library_that_is_wrong_at_the_end_of_a_cancelled_search_is_not_handed_
 def test_a_search_says_why_it_ended() -> None:
     assert Bench().tune(30).summary.ended_by == "trials"
     bench = Bench(build_s=1.0, run_s=0.5)
-    ended = bench.tune(trials=1000, seconds=60).summary
+    ended = bench.tune(trials=1000, seconds=30).summary
     assert ended.ended_by == "seconds"
-    assert ended.trials_text.startswith(f"{ended.trials} of 1000 trials, out of time (of 60 s: ")
+    assert ended.trials_text.startswith(f"{ended.trials} of 1000 trials, out of time (of 30 s: ")
     assert all(summary.ended_by is None for summary in bench.recorder.progress("search"))
     kept = Bench(build_s=1.0, run_s=0.5)
     assert kept.tune(seconds=60, after_s=20.0).summary.elapsed_s <= 45

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from tests.fakes import TASK
-from tests.searching import Bench, known, make_quick, records
+from tests.searching import Bench, known, records
+from tests.tuner.search.quicker import make_quicker
 from tuner.measure import BASELINES_S, DeviceFailed, DeviceLost
 from tuner.program.job.task import SearchTask
 from tuner.records import Baselines, Roof
@@ -17,7 +18,7 @@ from tuner.search.tuning import Cancelled
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    make_quick(monkeypatch)
+    make_quicker(monkeypatch)
 
 
 def test_baselines_are_measured_once_after_the_first_round() -> None:
@@ -38,7 +39,7 @@ def test_baselines_are_measured_once_after_the_first_round() -> None:
 def test_baselines_are_compared_at_one_speed_with_the_trials() -> None:
     steady, slowed = Bench(), Bench()
     slowed.runner.slowdown = lambda trials: 2.0 if slowed.runner.compared == [trials] else 1.0
-    result = [bench.tune(60).summary.speedup_vs_numpy for bench in (steady, slowed)]
+    result = [bench.tune(30).summary.speedup_vs_numpy for bench in (steady, slowed)]
     assert result[0] == result[1]
     points = [bench.recorder.compared[0].points for bench in (steady, slowed)]
     assert points[1][0].latency_s == 2 * points[0][0].latency_s
@@ -47,14 +48,14 @@ def test_baselines_are_compared_at_one_speed_with_the_trials() -> None:
 def test_baselines_that_are_known_are_not_measured_again() -> None:
     first = Bench()
     with pytest.raises(Cancelled):
-        first.tune(60, should_stop=lambda: len(first.runner.ran) >= 30)
+        first.tune(30, should_stop=lambda: len(first.runner.ran) >= 24)
     (baselines,) = first.recorder.compared
     second = Bench()
-    tuned = second.tune(60, past=records(first.results), baselines=baselines)
+    tuned = second.tune(30, past=records(first.results), baselines=baselines)
     assert (second.runner.compared, second.recorder.compared) == ([], [])
     assert known(tuned.summary.speedup_vs_numpy) > 0
     without = Bench()
-    without.tune(60, past=records(first.results))
+    without.tune(30, past=records(first.results))
     assert len(without.recorder.compared) == 1
 
 
@@ -67,7 +68,7 @@ def test_a_device_that_dies_of_the_baselines_costs_the_search_nothing_else() -> 
         raise DeviceFailed("device d-1 failed over the baselines")
 
     bench.runner.baselines, bench.runner.has_numpy = dies, False  # type: ignore[method-assign]
-    tuned = bench.tune(60)
+    tuned = bench.tune(30)
     assert len(asked) == 1
     assert all(each.roof is None for each in bench.recorder.compared)
     assert tuned.summary.speedup_vs_numpy is None
@@ -84,7 +85,7 @@ def test_a_device_that_is_lost_with_the_baselines_ends_the_search_as_ever() -> N
 
     bench.runner.baselines = lost  # type: ignore[method-assign]
     with pytest.raises(DeviceLost):
-        bench.tune(60)
+        bench.tune(30)
     assert len(bench.results) == len(bench.runner.ran) > 0
 
 
