@@ -18,7 +18,7 @@ from tuner.program.job.task import SearchTask
 from tuner.records import ErrorKind, MeasureResult
 from tuner.schedule import layout_group, space_of
 from tuner.schedule.space import MicroKernel
-from tuner.search.cost_model import PairCostModel
+from tuner.search.cost_model import PairCostModel, residual
 from tuner.search.policy import POLICIES, Suggestion, make_policy
 
 Fails = Callable[[MicroKernel], bool]
@@ -58,6 +58,7 @@ def some(*names: str) -> pytest.MarkDecorator:
 @pytest.fixture(params=POLICIES)
 def make(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Make:
     small_models(monkeypatch)
+    monkeypatch.setattr(residual, "ROUNDS", 10)
     return partial(Search, request.param)
 
 

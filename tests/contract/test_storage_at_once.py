@@ -13,8 +13,11 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+import pytest
+
 import tuner
 from tests.contract.samples import LONG_S, expire, job_spec, leased, many_tasks, results, seqs, states, take
+from tests.shares import chosen
 from tuner.storage import JobState, Lease, LeaseLost, NewEvent
 from tuner.storage.sql import Storage, open_storage
 
@@ -193,6 +196,8 @@ def test_finishing_and_taking_over_at_once_leaves_one_of_the_two(database_url: s
             assert states(storages[0], late.job.id).count("COMPLETED") == 1
 
 
+# To PostgreSQL a process is one more connection, as a thread's is.
+@pytest.mark.parametrize("database_url", chosen(["sqlite"], ["sqlite", "postgresql"]), indirect=True)
 def test_processes_that_write_at_once_lose_nothing(database_url: str, storage: Storage) -> None:
     job_id = storage.create_job(job_spec())[0].id
     take(storage)

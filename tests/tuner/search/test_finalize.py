@@ -13,6 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.fakes import RATES, TASK, WIDE, measured
+from tests.searching import small_models
 from tuner.library.build import build_library
 from tuner.library.dispatcher import Dispatcher, Leaf, Node, choose
 from tuner.library.fitting import chosen
@@ -36,6 +37,11 @@ def alone(task: SearchTask) -> Dispatcher:
     return Dispatcher(task, (default_kernel(task),), 0, Leaf(0))
 
 
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    small_models(monkeypatch)
+
+
 def known(count: int) -> tuple[PairCostModel, Measured, list[MicroKernel]]:
     """A model and the results of some kernels on every instance."""
     rng, space = np.random.default_rng(0), space_of(TASK)
@@ -47,7 +53,7 @@ def known(count: int) -> tuple[PairCostModel, Measured, list[MicroKernel]]:
 
 
 def test_the_set_shares_a_layout_and_serves_better_than_its_first_kernel_alone() -> None:
-    model, results, kernels = known(40)
+    model, results, kernels = known(20)
     chosen = choose_set(TASK, model, results, kernels, 3)
     (alone,) = choose_set(TASK, model, results, kernels, 1)
     assert 1 <= len(chosen) <= 3
@@ -87,7 +93,10 @@ SETS = {
 
 
 def two_kernels() -> tuple[SearchTask, list[MicroKernel]]:
-    task, values = SETS["two dims"]
+    """For two dims in a range of which there is a point for each step of what fits a dispatcher."""
+    _, values = SETS["two dims"]
+    m, n = ShapeVar("M", range(1, 97)), ShapeVar("N", range(1, 97))
+    task = SearchTask("dense", {"m": m, "n": n, "k": 768}, (m, n), target=WIDE, threads=2)
     space = rule_of(default_kernel(task)).space(task)
     return task, [space.kernel({**each, "tail": int(each["mr"] > 1)}) for each in values[:2]]
 
