@@ -74,23 +74,19 @@ def test_a_latency_is_what_the_kernel_takes(bed: Bed, runner: Runner) -> None:
     assert slow is not None and 0.001 <= slow < 0.1
 
 
-@pytest.mark.parametrize(
-    ("behaviour", "says"),
-    [
-        (WRONG, "at [1, 2]"),
-        (UNWRITTEN, "1 of 888 elements are wrong"),
-        (PAST_THE_END, "1 elements past the end of its output were overwritten, the nearest 2 away"),
-        (BEFORE_THE_START, "1 elements before the start of its output were overwritten, the nearest 3 away"),
-    ],
-)
-def test_what_computes_or_writes_wrongly_is_wrong_and_says_how(
-    bed: Bed, runner: Runner, behaviour: str, says: str
-) -> None:
-    on = bed.on
-    results = runner.run(on.TASK, [on.request(behaviour, 1, 5, 64)])
-    assert [result.error_kind for result in results] == [ErrorKind.WRONG, ErrorKind.WRONG]
-    assert says in results[0].error
-    assert results[0].latency_s is None
+def test_what_computes_or_writes_wrongly_is_wrong_and_says_how(bed: Bed, runner: Runner) -> None:
+    says = {
+        WRONG: "at [1, 2]",
+        UNWRITTEN: "1 of 888 elements are wrong",
+        PAST_THE_END: "1 elements past the end of its output were overwritten, the nearest 2 away",
+        BEFORE_THE_START: "1 elements before the start of its output were overwritten, the nearest 3 away",
+    }
+    requests = [bed.on.request(behaviour, number, 5, 64) for number, behaviour in enumerate(says, 1)]
+    results = runner.run(bed.on.TASK, requests)
+    assert [result.error_kind for result in results] == [ErrorKind.WRONG] * 8
+    for result, text in zip(results[::2], says.values(), strict=True):
+        assert text in result.error
+        assert result.latency_s is None
 
 
 def test_a_process_that_was_killed_tells_of_the_machine(bed: Bed, runner: Runner) -> None:

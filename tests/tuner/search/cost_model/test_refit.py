@@ -10,6 +10,7 @@ import pytest
 from tests.fakes import WIDE, T
 from tests.shares import every
 from tests.tuner.calibration.observing import perturbed, shapes_of
+from tuner.calibration import fit
 from tuner.calibration.fit import Observed
 from tuner.program.job.task import SearchTask
 from tuner.program.target.rates import TYPICAL, Rates
@@ -69,7 +70,8 @@ def test_rates_that_are_right_stay_as_they_are_but_for_the_noise() -> None:
     assert float(np.abs(np.log(ratio) - np.log(np.median(ratio))).max()) < 0.25
 
 
-def test_rates_are_fitted_around_those_of_the_task() -> None:
+def test_rates_are_fitted_around_those_of_the_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fit, "STEPS", 3)
     known = replace(TYPICAL, fork=50_000.0)
     model = PairCostModel(TASK.at_rates(known))
     model.update(results(perturbed(2), kernels(refit.FIRST_PAIRS // 2, 2)))
