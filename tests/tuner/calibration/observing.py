@@ -22,9 +22,14 @@ from tuner.schedule.space import MicroKernel
 TARGET = Target.from_json({"kind": "llvm", "mcpu": "sapphirerapids", "num-cores": 4})
 
 
-@cache
 def all_probes(threads: int = 1) -> tuple[Probe, ...]:
     """But for those in tiles."""
+    return _probes(threads, cpu.LAYERS)
+
+
+@cache
+def _probes(threads: int, layers: tuple[tuple[int, int], ...]) -> tuple[Probe, ...]:
+    """``layers`` are those that ``probes`` reads."""
     apart = in_tiles(TARGET, threads)
     return tuple(probe for probe in probes(TARGET, threads) if probe.task not in apart)
 

@@ -24,7 +24,7 @@ from tuner.schedule.space import MicroKernel
 LEVELS = Levels(1e11, (Level("L1", 2**14, 4e11), Level("L2", 2**19, 1e11), Level("memory", 2**27, 2e10)))
 
 
-def all_probes() -> int:
+def all_measurements() -> int:
     """How many measurements a whole calibration is of."""
     return KERNELS * len(products(TARGET, 1)) * len(ROWS)
 
@@ -82,14 +82,15 @@ def fleet_at(rates: Rates, **given: object) -> Fleet:
 def test_a_device_is_measured_and_its_rates_are_found(
     layers: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    layers(monkeypatch)
     true = perturbed(3)
+    every = observed_at(true, noise=0.0)
+    layers(monkeypatch)
     found = calibrate(TARGET, 1, builder=SimulatedBuilder(), runner=Runner(fleet_at(true)))
     assert found is not None
     assert (found.version, found.threads, found.target) == (VERSION, 1, TARGET.fingerprint)
     assert found.serves(TARGET, 1)
-    assert (found.probes, found.levels) == (all_probes(), LEVELS)
-    assert np.median(errors(observed_at(true, noise=0.0), found.rates)) < 0.04
+    assert (found.probes, found.levels) == (all_measurements(), LEVELS)
+    assert np.median(errors(every, found.rates)) < 0.04
     assert found.error_after < 0.04 < found.error_before
     # What products tell nothing of comes from reading.
     assert found.rates.memory_bytes == pytest.approx(2e10 / found.rates.clock_hz)
@@ -120,7 +121,7 @@ def test_time_that_ends_leaves_what_was_measured_by_then() -> None:
     given = {"builder": SimulatedBuilder(), "runner": Runner(fleet_at(perturbed(4)))}
     found = calibrate(TARGET, 1, within_s=15.0, clock=Clock(1.0), **given)  # type: ignore[arg-type]
     assert found is not None
-    assert MIN_PROBES <= found.probes < all_probes()
+    assert MIN_PROBES <= found.probes < all_measurements()
 
 
 @pytest.mark.usefixtures("rough")
@@ -134,7 +135,7 @@ def test_compilers_that_start_slowly_leave_fewer_measurements_and_keep_the_time(
 
     found = calibrate(TARGET, 1, builder=Slow(), runner=Runner(fleet_at(perturbed(4))), within_s=40.0, clock=clock)
     assert found is not None
-    assert MIN_PROBES <= found.probes < all_probes()
+    assert MIN_PROBES <= found.probes < all_measurements()
     assert found.seconds <= 40
 
 
@@ -153,7 +154,7 @@ def test_kernels_that_fail_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None
     runner = Runner(fleet_at(perturbed(5), faults=Faults(crashing=0.2, wrong=0.1)))
     found = calibrate(TARGET, 1, builder=SimulatedBuilder(), runner=runner)
     assert found is not None
-    assert MIN_PROBES < found.probes < all_probes()
+    assert MIN_PROBES < found.probes < all_measurements()
     assert found.error_after < found.error_before / 2
 
 
