@@ -9,10 +9,12 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import httpx
 import pytest
 from hypothesis import settings
 
@@ -57,6 +59,14 @@ def _nothing_waits_for_a_disk() -> Iterator[None]:
     """Libraries are written by the thousand, and none of them outlives a power cut."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda _: None)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _certificates_are_read_once() -> Iterator[None]:
+    """Each client of httpx reads all that there are, for 20 ms, and no test needs one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("httpx._transports.default.create_ssl_context", cache(httpx.create_ssl_context))
         yield
 
 

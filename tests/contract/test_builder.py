@@ -192,8 +192,8 @@ def test_a_compiler_that_fails_costs_the_library_alone(
 
 
 @locally
-def test_close_ends_the_processes(builder: Builder) -> None:
-    """The last test of the shared builder."""
+def test_close_ends_the_processes(make: Make) -> None:
+    builder = make(1)
     results = builder.build(TASK, numbers(RIGHT))
     builder.close()
     for pid in {int(result.binary or b"0") for result in results}:

@@ -2,10 +2,8 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
-from functools import cache
 from pathlib import Path
 
-import httpx
 import pytest
 from fastapi.testclient import TestClient
 
@@ -13,14 +11,6 @@ from service.app import create_app
 from tests.serving import register_local
 from tuner.storage import NewKey, Scope
 from tuner.storage.sql import Storage, open_storage
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _certificates_are_read_once() -> Iterator[None]:
-    """Each client of httpx reads all that there are, for 20 ms, and no test needs one."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("httpx._transports.default.create_ssl_context", cache(httpx.create_ssl_context))
-        yield
 
 
 @pytest.fixture
