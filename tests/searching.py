@@ -75,7 +75,7 @@ def remembered_theory_set(
 
 def small_models(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cost models of fewer trees, over rates that are not fitted: for tests of what is done with predictions."""
-    monkeypatch.setattr(residual, "ROUNDS", 30)
+    monkeypatch.setattr(residual, "ROUNDS", 10)
     monkeypatch.setattr(refit, "MAX_PAIRS", 0)
     monkeypatch.setattr(theory_first, "theory_set", remembered_theory_set)
 

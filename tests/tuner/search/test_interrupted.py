@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from tests.fakes import FakeRunner
-from tests.searching import Bench, known
-from tests.tuner.search.quicker import make_quicker
+from tests.searching import Bench, known, make_quick
 from tuner.library.dispatcher import Leaf
 from tuner.measure import BuildResult, Interrupted, RunRequest, never
 from tuner.program.job.task import SearchTask
@@ -25,7 +24,7 @@ ENDLESS_S = 1e6
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    make_quicker(monkeypatch)
+    make_quick(monkeypatch)
 
 
 @dataclass

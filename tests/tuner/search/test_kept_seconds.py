@@ -11,9 +11,8 @@ import pytest
 
 from tests import searching
 from tests.fakes import TASK
-from tests.searching import known, records
+from tests.searching import known, make_quick, records
 from tests.shares import diagonal
-from tests.tuner.search.quicker import make_quicker
 from tuner.library.dispatcher import Dispatcher
 from tuner.program.job.budget_plan import verify_work
 from tuner.program.job.task import SearchTask
@@ -31,7 +30,7 @@ LARGEST = TASK.workload.work({"m": 128})
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    make_quicker(monkeypatch)
+    make_quick(monkeypatch)
 
 
 def served(tuned: Tuned) -> Dispatcher:

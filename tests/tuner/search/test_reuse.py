@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 
 from tests.fakes import TASK, latency_s
-from tests.searching import Bench, in_symbols, known, records
+from tests.searching import Bench, in_symbols, known, make_quick, records
 from tests.shares import chosen, diagonal, every
-from tests.tuner.search.quicker import make_quicker
 from tuner.library.package import dispatcher_of
 from tuner.program.job.cache import Cache
 from tuner.program.job.task import SearchTask
@@ -34,14 +33,14 @@ SPACE = space_of(TASK)
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    make_quicker(monkeypatch)
+    make_quick(monkeypatch)
 
 
 @pytest.fixture(scope="module")
 def first() -> tuple[list[MeasureResult], float]:
     """The results of a first job, and the objective of its library."""
     with pytest.MonkeyPatch.context() as patch:
-        make_quicker(patch)
+        make_quick(patch)
         bench = Bench()
         tuned = bench.tune(TRIALS)
     return bench.results, known(tuned.summary.library_objective_s)

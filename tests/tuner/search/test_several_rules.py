@@ -9,9 +9,8 @@ import pytest
 
 from tests.fakes import TASK, latency_s
 from tests.rival import Rival, registered
-from tests.searching import Bench, records
+from tests.searching import Bench, make_quick, records
 from tests.shares import every
-from tests.tuner.search.quicker import make_quicker
 from tuner.library.dispatcher import Dispatcher
 from tuner.program.job.task import SearchTask
 from tuner.schedule import RULES, layout_group
@@ -21,7 +20,7 @@ from tuner.search.policy import POLICIES
 
 @pytest.fixture(autouse=True)
 def two_rules(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    make_quicker(monkeypatch)
+    make_quick(monkeypatch)
     with registered(Rival()):
         yield
 

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from tests.fakes import TASK
-from tests.searching import Bench, known, records
-from tests.tuner.search.quicker import make_quicker
+from tests.searching import Bench, known, make_quick, records
 from tuner.measure import BASELINES_S, DeviceFailed, DeviceLost
 from tuner.program.job.task import SearchTask
 from tuner.records import Baselines, Roof
@@ -18,7 +17,7 @@ from tuner.search.tuning import Cancelled
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    make_quicker(monkeypatch)
+    make_quick(monkeypatch)
 
 
 def test_baselines_are_measured_once_after_the_first_round() -> None:

@@ -14,9 +14,8 @@ from typing import Any
 import pytest
 
 from tests.fakes import TASK
-from tests.searching import Bench, known, records
+from tests.searching import Bench, known, make_quick, records
 from tests.shares import every
-from tests.tuner.search.quicker import make_quicker
 from tuner.errors import InvalidInput
 from tuner.library import codegen, package
 from tuner.library.dispatcher import Dispatcher, Tree, choose
@@ -36,7 +35,7 @@ from tuner.search.verdict import DEFAULT, FinalComparison, within
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    make_quicker(monkeypatch)
+    make_quick(monkeypatch)
 
 
 def identities(results: list[MeasureResult]) -> list[tuple[str, str, int]]:
