@@ -12,8 +12,8 @@ BIN := $(VENV)/bin
 # `make install EXTRAS=bench,dev` adds to what serving and tuning need.
 EXTRAS ?=
 
-# One more than a small machine has cores: many tests wait for processes of their own.
-TEST_PROCESSES ?= 3
+# Two for each core of a small machine: many tests wait for processes of their own.
+TEST_PROCESSES ?= 4
 # The long ones keep every core busy by themselves.
 SOAK_PROCESSES ?= 2
 

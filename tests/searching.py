@@ -75,7 +75,7 @@ def remembered_theory_set(
 
 def small_models(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cost models of fewer trees, over rates that are not fitted: for tests of what is done with predictions."""
-    monkeypatch.setattr(residual, "ROUNDS", 10)
+    monkeypatch.setattr(residual, "ROUNDS", 30)
     monkeypatch.setattr(refit, "MAX_PAIRS", 0)
     monkeypatch.setattr(theory_first, "theory_set", remembered_theory_set)
 
@@ -88,8 +88,9 @@ def quick_policies(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def make_quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same, and binaries that nothing is compiled for: what is tested here is the loop."""
+    """The same, models of still fewer trees, and binaries that nothing is compiled for: the loop is what is tested."""
     quick_policies(monkeypatch)
+    monkeypatch.setattr(residual, "ROUNDS", 10)
     monkeypatch.setattr(codegen, "module_of", lambda task, kernels, tree: (kernels, tree))
     monkeypatch.setattr(codegen, "object_of", lambda task, kernel: b"object")
     monkeypatch.setattr(codegen, "link", lambda task, kernels, tree, objects: repr((kernels, tree)).encode())

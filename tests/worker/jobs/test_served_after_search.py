@@ -23,7 +23,7 @@ def served(storage: Storage, job: Job, ranges: Ranges | None = None) -> str:
 
 
 def test_a_quick_try_does_not_replace_a_good_library(storage: Storage) -> None:
-    good = searched(storage, budget={"trials": 40})
+    good = searched(storage, budget={"trials": 60})
 
     quick = searched(storage, budget={"trials": 0})
 
@@ -32,7 +32,7 @@ def test_a_quick_try_does_not_replace_a_good_library(storage: Storage) -> None:
 
 
 def test_a_quick_try_that_starts_from_what_is_known_is_served_if_it_wins_in_turns(storage: Storage) -> None:
-    good = searched(storage, budget={"trials": 40})
+    good = searched(storage, budget={"trials": 60})
     searched(storage, budget={"trials": 0})
 
     quick = searched(storage, budget={"trials": 2}, seed=2)
@@ -45,7 +45,7 @@ def test_a_quick_try_that_starts_from_what_is_known_is_served_if_it_wins_in_turn
 
 
 def test_a_quick_try_for_a_wider_range_is_served_for_the_rest_alone(storage: Storage) -> None:
-    good = searched(storage, budget={"trials": 40})
+    good = searched(storage, budget={"trials": 60})
     ranges = {"shape_vars": {"T": {"min": 1, "max": 64}}, "instances": [{"T": 1}, {"T": 64}]}
 
     wide = searched(storage, budget={"trials": 2}, **ranges)
