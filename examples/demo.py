@@ -39,7 +39,7 @@ import shapewright as sw  # noqa: E402
 from benchmarks.harness.local_service import local_service, say  # noqa: E402
 from tuner.device_speed import over_all  # noqa: E402
 from tuner.measure.timing.protocol import Anchor  # noqa: E402
-from tuner.measure.timing.turns import TurnTaking, called  # noqa: E402
+from tuner.measure.timing.turns import LEAST_TURNS, TurnTaking, called  # noqa: E402
 from tuner.program.job.documents import read_yaml  # noqa: E402
 from tuner.program.target import native  # noqa: E402
 from tuner.search.comparison import ratio_of, times_of  # noqa: E402
@@ -53,6 +53,7 @@ POISON = np.float32(12345.678)
 TOLERANCE = 1e-3
 TURNS_S = 60.0
 """The time that all libraries may take at all shapes, about, in turns."""
+BUSY = f"to take {LEAST_TURNS} turns on this machine, which is slow or busy: run it again when nothing else runs"
 TABLE = "shapewright-demo-shapes.txt"
 THEORY = "theory"
 
@@ -174,7 +175,8 @@ Rival = Callable[[Array], Callable[[], object]]
 
 @dataclass(frozen=True)
 class Timed:
-    """The library beside its rivals at every shape. ``ratios`` are of all shapes together, ``rows`` one for each."""
+    """The library beside its rivals at every shape. ``ratios`` are of all shapes together, ``rows`` one for each; where
+    there was no time for enough turns, none has seconds."""
 
     library: sw.Library
     rows: list[Row]
@@ -193,7 +195,8 @@ class Timed:
         lines = [(True, head + _columns(f"vs {name}" for name in rivals) + "(* tuned on)")]
         for row in self.rows:
             mark = "*" if row["tuned_on"] else " "
-            line = f"{row['shape']:>3}{mark} {row['m']:>6}  {row['kernel']:<12} {row['ours_s'] * 1e6:>10.1f} "
+            ours = f"{row['ours_s'] * 1e6:.1f}" if rivals else "-"
+            line = f"{row['shape']:>3}{mark} {row['m']:>6}  {row['kernel']:<12} {ours:>10} "
             line += _columns(f"{row['rivals_s'][name] * 1e6:.1f}" for name in rivals)
             lines.append(
                 (row["tuned_on"], line + _columns(f"{row['rivals_s'][n] / row['ours_s']:.2f}x" for n in rivals))
@@ -211,9 +214,10 @@ class Timed:
         if any(ratio.over == DEFAULT and ratio.verdict is not Verdict.FASTER for ratio in self.ratios):
             speed += "; theory was enough here, the search gained nothing beyond it"
         beside = f" (all {len(self.rows)} shapes together, in turns; NumPy has {self.blas})"
+        speed = f"{speed or 'not timed'}{beside if self.ratios else ''}{self.caution}"
         right = f"all {len(self.rows)} shapes match NumPy within {TOLERANCE:g}, and no memory around them was touched"
         wrong = f"WRONG at {len(self.wrong)} of {len(self.rows)} shapes: " + "; ".join(self.wrong)
-        return [f"tuned: {tuned}", f"speed: {speed}{beside}{self.caution}", f"right: {wrong if self.wrong else right}"]
+        return [f"tuned: {tuned}", f"speed: {speed}", f"right: {wrong if self.wrong else right}"]
 
 
 def _compare(library: sw.Library, theory: sw.Library) -> Timed:
@@ -240,6 +244,9 @@ def _compare(library: sw.Library, theory: sw.Library) -> Timed:
         rows.append({"shape": value, "m": m, "kernel": kernel, "tuned_on": value in tuned, "flops": flops})
     say(f"\ntiming {len(rows)} shapes in turns, for up to {TURNS_S:g} s")
     turns = TurnTaking(blocks, Anchor().seconds, TURNS_S).run()
+    if len(turns.seconds) < LEAST_TURNS:
+        rows = [row | {"ours_s": None, "rivals_s": {}} for row in rows]
+        return Timed(library, rows, [], wrong, None, f" for want of time: {2 * TURNS_S:g} s are too short {BUSY}")
     times = [times_of(turns, place) for place in range(1 + len(rivals))]
     for at, row in enumerate(rows):
         ours_s, *rivals_s = (float(np.median(each[:, at])) for each in times)

@@ -9,10 +9,18 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
+import shapewright as sw
+from examples import demo
 from examples.demo import Timed
 from tests.fakes import TASK
 from tests.serving import small_dispatcher
+from tests.shapewright.libraries import save
 from tuner.blas import Blas
+from tuner.program.job.task import SearchTask
+from tuner.program.language.shape_vars import ShapeVar
+from tuner.program.target import native
 from tuner.search.verdict import Ratio
 
 ROOT = Path(__file__).parents[2]
@@ -58,3 +66,17 @@ def test_the_table_has_every_shape_and_the_screen_those_that_were_tuned() -> Non
     lines = timed(FASTER, []).table()
     assert len(lines) == 129 and [line for is_shown, line in lines if is_shown] == [lines[0][1], lines[7][1]]
     assert lines[7][1].startswith("  7*") and "2.00x" in lines[7][1]
+
+
+def test_where_time_is_short_for_enough_turns_every_shape_is_checked_and_none_has_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = ShapeVar("T", range(1, 4))
+    save(tmp_path / "library", SearchTask("dense", {"m": rows, "n": 16, "k": 8}, (rows,), target=native()))
+    library = sw.load(tmp_path / "library")
+    monkeypatch.setattr(demo, "TURNS_S", 0.0)
+    found = demo._compare(library, library)
+    _, speed, right = found.conclusion(JOB)
+    assert speed.startswith("speed: not timed for want of time") and speed.endswith("when nothing else runs")
+    assert right == "right: all 3 shapes match NumPy within 0.001, and no memory around them was touched"
+    assert [line.split()[3] for _, line in found.table()[1:]] == ["-"] * 3
