@@ -53,7 +53,6 @@ POISON = np.float32(12345.678)
 TOLERANCE = 1e-3
 TURNS_S = 60.0
 """The time that all libraries may take at all shapes, about, in turns."""
-BUSY = f"to take {LEAST_TURNS} turns on this machine, which is slow or busy: run it again when nothing else runs"
 TABLE = "shapewright-demo-shapes.txt"
 THEORY = "theory"
 
@@ -175,8 +174,8 @@ Rival = Callable[[Array], Callable[[], object]]
 
 @dataclass(frozen=True)
 class Timed:
-    """The library beside its rivals at every shape. ``ratios`` are of all shapes together, ``rows`` one for each; where
-    there was no time for enough turns, none has seconds."""
+    """The library beside its rivals at every shape. ``ratios`` are of all shapes together, ``rows`` one for each. Where
+    time was too short for LEAST_TURNS there are no ratios, and rows have no seconds."""
 
     library: sw.Library
     rows: list[Row]
@@ -210,14 +209,18 @@ class Timed:
         shapes = f"{variable.name} = {variable.min} to {variable.max}"
         took = f"{job['trials']} trials, {summary['elapsed_s']:.0f} s, {summary['kernels']} kernels"
         tuned = f"{task.workload} for {shapes}: {took}"
+        right = f"all {len(self.rows)} shapes match NumPy within {TOLERANCE:g}, and no memory around them was touched"
+        wrong = f"WRONG at {len(self.wrong)} of {len(self.rows)} shapes: " + "; ".join(self.wrong)
+        return [f"tuned: {tuned}", f"speed: {self._speed()}", f"right: {wrong if self.wrong else right}"]
+
+    def _speed(self) -> str:
+        if not self.ratios:
+            least = f"{2 * TURNS_S:g} s are too short to take {LEAST_TURNS} turns"
+            return f"not timed: {least} on this machine, which is slow or busy; run it again when nothing else runs"
         speed = ", ".join(map(str, self.ratios))
         if any(ratio.over == DEFAULT and ratio.verdict is not Verdict.FASTER for ratio in self.ratios):
             speed += "; theory was enough here, the search gained nothing beyond it"
-        beside = f" (all {len(self.rows)} shapes together, in turns; NumPy has {self.blas})"
-        speed = f"{speed or 'not timed'}{beside if self.ratios else ''}{self.caution}"
-        right = f"all {len(self.rows)} shapes match NumPy within {TOLERANCE:g}, and no memory around them was touched"
-        wrong = f"WRONG at {len(self.wrong)} of {len(self.rows)} shapes: " + "; ".join(self.wrong)
-        return [f"tuned: {tuned}", f"speed: {speed}", f"right: {wrong if self.wrong else right}"]
+        return f"{speed} (all {len(self.rows)} shapes together, in turns; NumPy has {self.blas}){self.caution}"
 
 
 def _compare(library: sw.Library, theory: sw.Library) -> Timed:
@@ -246,7 +249,7 @@ def _compare(library: sw.Library, theory: sw.Library) -> Timed:
     turns = TurnTaking(blocks, Anchor().seconds, TURNS_S).run()
     if len(turns.seconds) < LEAST_TURNS:
         rows = [row | {"ours_s": None, "rivals_s": {}} for row in rows]
-        return Timed(library, rows, [], wrong, None, f" for want of time: {2 * TURNS_S:g} s are too short {BUSY}")
+        return Timed(library, rows, [], wrong, None, "")
     times = [times_of(turns, place) for place in range(1 + len(rivals))]
     for at, row in enumerate(rows):
         ours_s, *rivals_s = (float(np.median(each[:, at])) for each in times)

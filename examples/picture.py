@@ -1,7 +1,7 @@
 """The picture of a search in the README, from what the demo wrote.
 
-python -m examples.demo --json demo.json
-python -m examples.picture demo.json -o docs/images/search.svg
+    python -m examples.demo --json demo.json
+    python -m examples.picture demo.json -o docs/images/search.svg
 """
 
 from __future__ import annotations

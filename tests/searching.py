@@ -73,6 +73,11 @@ def remembered_theory_set(
     return list(chosen)
 
 
+def few_trees(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cost models of the fewest trees: for tests that do not ask what was learned."""
+    monkeypatch.setattr(residual, "ROUNDS", 10)
+
+
 def small_models(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cost models of fewer trees, over rates that are not fitted: for tests of what is done with predictions."""
     monkeypatch.setattr(residual, "ROUNDS", 30)
@@ -90,7 +95,7 @@ def quick_policies(monkeypatch: pytest.MonkeyPatch) -> None:
 def make_quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same, models of still fewer trees, and binaries that nothing is compiled for: the loop is what is tested."""
     quick_policies(monkeypatch)
-    monkeypatch.setattr(residual, "ROUNDS", 10)
+    few_trees(monkeypatch)
     monkeypatch.setattr(codegen, "module_of", lambda task, kernels, tree: (kernels, tree))
     monkeypatch.setattr(codegen, "object_of", lambda task, kernel: b"object")
     monkeypatch.setattr(codegen, "link", lambda task, kernels, tree, objects: repr((kernels, tree)).encode())

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.fakes import TASK, latency_s
-from tests.searching import QUICK_POLICIES, small_models
+from tests.searching import QUICK_POLICIES, few_trees, small_models
 from tests.shares import chosen
 from tuner.errors import InvalidInput
 from tuner.library.selection import select
@@ -18,7 +18,7 @@ from tuner.program.job.task import SearchTask
 from tuner.records import ErrorKind, MeasureResult
 from tuner.schedule import layout_group, space_of
 from tuner.schedule.space import MicroKernel
-from tuner.search.cost_model import PairCostModel, residual
+from tuner.search.cost_model import PairCostModel
 from tuner.search.policy import POLICIES, Suggestion, make_policy
 
 Fails = Callable[[MicroKernel], bool]
@@ -58,7 +58,7 @@ def some(*names: str) -> pytest.MarkDecorator:
 @pytest.fixture(params=POLICIES)
 def make(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Make:
     small_models(monkeypatch)
-    monkeypatch.setattr(residual, "ROUNDS", 10)
+    few_trees(monkeypatch)
     return partial(Search, request.param)
 
 

@@ -77,6 +77,8 @@ def test_where_time_is_short_for_enough_turns_every_shape_is_checked_and_none_ha
     monkeypatch.setattr(demo, "TURNS_S", 0.0)
     found = demo._compare(library, library)
     _, speed, right = found.conclusion(JOB)
-    assert speed.startswith("speed: not timed for want of time") and speed.endswith("when nothing else runs")
+    assert speed.startswith("speed: not timed: 0 s are too short to take 4 turns") and speed.endswith(
+        "when nothing else runs"
+    )
     assert right == "right: all 3 shapes match NumPy within 0.001, and no memory around them was touched"
     assert [line.split()[3] for _, line in found.table()[1:]] == ["-"] * 3

@@ -49,7 +49,8 @@ def encoder() -> Encoder:
 
 @pytest.fixture(scope="module")
 def program(encoder: Encoder) -> Any:
-    return _of_words(encoder)
+    dims = ({0: Dim("batch", max=5), 1: Dim("length", max=MOST)},)
+    return exported(encoder, words(2, 9), dims=dims)
 
 
 @pytest.fixture(scope="module", params=RESTS)
@@ -113,10 +114,6 @@ def _layers() -> nn.Sequential:
 
 def _of_rows(model: nn.Module) -> Any:
     return exported(model, torch.rand(3, WIDTH), dims=({0: Dim("rows", max=MOST)},))
-
-
-def _of_words(model: nn.Module) -> Any:
-    return exported(model, words(2, 9), dims=({0: Dim("batch", max=5), 1: Dim("length", max=MOST)},))
 
 
 def test_results_record_no_gradient_and_modes_make_no_difference(compiled: Any, encoder: Encoder) -> None:

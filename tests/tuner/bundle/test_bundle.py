@@ -57,6 +57,10 @@ PATIENCE_S = 8.0
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    make_small(monkeypatch)
+
+
+def make_small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fewer samples of theory."""
     quick_policies(monkeypatch)
     monkeypatch.setattr(candidates, "shortlist", partial(shortlist, settings=THEORY))
@@ -84,8 +88,7 @@ def copied(folder: Path, target: Path) -> Path:
 def packed(once: MakeOnce) -> tuple[Path, Written]:
     def make(folder: Path) -> None:
         with pytest.MonkeyPatch.context() as patch:
-            quick_policies(patch)
-            patch.setattr(candidates, "shortlist", partial(shortlist, settings=THEORY))
+            make_small(patch)
             (folder / "written").write_bytes(pickle.dumps(bundle_of(folder / "bundle")))
 
     made = once("bundle", make)

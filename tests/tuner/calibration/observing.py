@@ -55,10 +55,6 @@ def few_layers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu, "LAYERS", cpu.LAYERS[:2])
 
 
-def all_layers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Calibrations measure what they do measure."""
-
-
 def perturbed(seed: int, most: float = 3.0) -> Rates:
     """Every rate that is fitted times a factor of its own, up to ``most`` and down to its reciprocal."""
     factors = np.exp(np.random.default_rng(seed).uniform(-np.log(most), np.log(most), len(FITTED)))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pytest
 
-from tests.tuner.calibration.observing import TARGET, all_layers, few_layers, observed_at, perturbed, remember_kernels
+from tests.tuner.calibration.observing import TARGET, few_layers, observed_at, perturbed, remember_kernels
 from tuner.calibration import calibrate, cpu, fit
 from tuner.calibration.calibrate import MIN_PROBES
 from tuner.calibration.cpu import KERNELS, ROWS, issuing, products
@@ -78,13 +78,12 @@ def fleet_at(rates: Rates, **given: object) -> Fleet:
     return Fleet(1, model=model, spread=0.0, **given)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("layers", [few_layers, pytest.param(all_layers, marks=pytest.mark.soak)])
-def test_a_device_is_measured_and_its_rates_are_found(
-    layers: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("few", [True, pytest.param(False, marks=pytest.mark.soak)], ids=["few layers", "whole"])
+def test_a_device_is_measured_and_its_rates_are_found(few: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     true = perturbed(3)
     every = observed_at(true, noise=0.0)
-    layers(monkeypatch)
+    if few:
+        few_layers(monkeypatch)
     found = calibrate(TARGET, 1, builder=SimulatedBuilder(), runner=Runner(fleet_at(true)))
     assert found is not None
     assert (found.version, found.threads, found.target) == (VERSION, 1, TARGET.fingerprint)

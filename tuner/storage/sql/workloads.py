@@ -74,7 +74,7 @@ class Workloads(Part):
 
 
 def _found(text: str) -> Select[Any]:
-    # As safe text: a comparison takes what it is compared with to be of its column's type.
+    # A bound text has the type of what it is compared with, and SafeText replaces what databases refuse.
     held = (workloads.c.key, cast(workloads.c.workload, SafeText))
     return _LISTED.where(or_(*(column.icontains(text, autoescape=True) for column in held)))
 
