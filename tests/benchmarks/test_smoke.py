@@ -7,10 +7,7 @@ import sys
 
 import pytest
 
-SCRIPTS = (
-    "kernels", "models", "operators", "overhead", "policies", "regret", "service", "theory", "unknown_machine",
-    "workers",
-)  # fmt: skip
+SCRIPTS = ("kernels", "models", "operators", "overhead", "policies", "regret", "service", "theory", "workers")
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
