@@ -35,9 +35,10 @@ from benchmarks.compare.summary import against, held_out, mean, ratios
 from benchmarks.harness.remote import Remote, in_own_process
 from benchmarks.harness.results import Row, finish, grouped, names, options_of, say
 from benchmarks.harness.turns import alternate
-from benchmarks.nets.contenders import COMPILED, EAGER, EXPORTED, OURS, Contender, lacking
+from benchmarks.nets.contenders import COMPILED, EAGER, OURS, Contender, lacking
 from benchmarks.nets.tuning import known_of, tuned, warmed
 from benchmarks.nets.zoo import MODELS, build, dynamic_axes
+from benchmarks.rivals.onnx_files import EXPORTED
 from shapewright.models.tasks import ModelTasks
 from shapewright.snapshot import merge
 from tuner.program.target import native
@@ -81,8 +82,8 @@ def _of_model(options: argparse.Namespace) -> int:
         folder = Path(name)
         libraries = (options.libraries or folder / "libraries").absolute()
         tuning = _tuned(options, folder, libraries)
-        rows, facts = timed(options.model, options.threads, libraries, options.lengths, options.exported)
-        snapshot = from_snapshot(options.model, options.threads, libraries, folder)
+        rows, facts = timed(options, libraries)
+        snapshot = from_snapshot(options, libraries, folder)
     again = {"recompiled": recompiled(facts["contenders"]), "snapshot": snapshot, "compile_s": facts.pop("compile_s")}
     protocol = {
         "model": options.model, "threads": options.threads, "exported": options.exported,
@@ -127,9 +128,7 @@ def lengths_of(model: str, number: int) -> list[int]:
 
 
 # -- timing ---------------------------------------------------------------------------------------------------------
-def timed(
-    model: str, threads: int, libraries: Path, number: int, is_exported: bool = False
-) -> tuple[list[Row], dict[str, Any]]:  # fmt: skip
+def timed(options: argparse.Namespace, libraries: Path) -> tuple[list[Row], dict[str, Any]]:
     """A row for each batch and length, and further facts."""
     rows, skipped, compile_s = list[Row](), dict[str, str](), dict[str, float]()
     with ExitStack() as stack:
@@ -141,25 +140,25 @@ def timed(
                 if reason := lacking(name):
                     skipped[name] = reason
                 else:
-                    there[name] = stack.enter_context(_contender(name, model, threads, libraries, fresh, is_exported))
+                    there[name] = stack.enter_context(_contender(name, options, libraries, fresh, options.exported))
             except Exception as error:  # whatever an exporter has to say
                 if name not in EXPORTED:
                     raise
                 skipped[name] = f"{type(error).__name__}: {error}"
         # The largest first: what is compiled for them holds for all but a batch or a length of 1.
-        for batch in sorted(MODELS[model].batches, reverse=True):
-            for length in reversed(lengths_of(model, number)):
-                rows.append(_row(model, batch, length, there, skipped, compile_s))
+        for batch in sorted(MODELS[options.model].batches, reverse=True):
+            for length in reversed(lengths_of(options.model, options.lengths)):
+                rows.append(_row(options.model, batch, length, there, skipped, compile_s))
                 say(_line(rows[-1]))
         facts = {name: one.ask("facts") for name, one in there.items() if name not in skipped}
     return rows, {"skipped": skipped, "contenders": facts, "compile_s": compile_s}
 
 
 def _contender(
-    name: str, model: str, threads: int, libraries: Path, environment: Mapping[str, str], is_exported: bool = False
+    name: str, options: argparse.Namespace, libraries: Path, environment: Mapping[str, str], is_exported: bool = False
 ) -> Any:  # fmt: skip
-    given = (name, model, threads, libraries, is_exported)
-    return in_own_process(Contender, *given, threads=threads, answer_s=ANSWER_S, environment=environment)
+    given = (name, options.model, options.threads, libraries, is_exported)
+    return in_own_process(Contender, *given, threads=options.threads, answer_s=ANSWER_S, environment=environment)
 
 
 def _row(
@@ -193,15 +192,15 @@ def recompiled(contenders: Mapping[str, Any]) -> dict[str, list[str]]:
     return {name: [each["size"] for each in facts["compiled_at"][1:]] for name, facts in contenders.items()}
 
 
-def from_snapshot(model: str, threads: int, libraries: Path, folder: Path) -> dict[str, float]:
+def from_snapshot(options: argparse.Namespace, libraries: Path, folder: Path) -> dict[str, float]:
     """Seconds of the first call, compilation included, of a process that has a snapshot of the libraries and nothing
     else; and of the next such process, for which Inductor has kept what it compiled."""
     file, seconds = folder / "model.snapshot", {}
     merge(file, [libraries])
     for name in ("first_s", "again_s"):
         given = {"SHAPEWRIGHT_DATA_DIR": str(folder / name), "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor")}
-        with _contender(OURS, model, threads, file, given) as one:
-            seconds[name], _ = one.ask("prepare", max(MODELS[model].batches), lengths_of(model, TUNED)[-1])
+        with _contender(OURS, options, file, given) as one:
+            seconds[name], _ = one.ask("prepare", max(MODELS[options.model].batches), MODELS[options.model].lengths[-1])
     return seconds
 
 

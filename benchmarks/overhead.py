@@ -9,7 +9,6 @@ what the choice costs.
 
 from __future__ import annotations
 
-import importlib.util
 import statistics
 import sys
 import tempfile
@@ -101,18 +100,20 @@ def _from_c(directory: Path, rows: int, calls: int) -> Sampler:
 
 
 def python_calls_ns(directory: Path) -> dict[str, float]:
-    """Nanoseconds of a call at one row, by kind of operands; PyTorch's where it is installed."""
+    """Nanoseconds of a call at one row, by kind of operands."""
     library = sw.load(directory)
     x, weight, out = np.ones((1, SIZE), np.float32), np.ones((SIZE, SIZE), np.float32), np.empty((1, SIZE), np.float32)
     packed = library.pack(weight)
-    calls: dict[str, Any] = {"numpy": lambda: library(x, packed, out)}
-    if importlib.util.find_spec("torch") is not None:
-        import torch  # noqa: PLC0415
+    import torch  # noqa: PLC0415 - once the threads are limited
 
-        torch.set_num_threads(1)
-        a, b, c = torch.ones(1, SIZE), torch.ones(SIZE, SIZE), torch.empty(1, SIZE)
-        calls |= {"torch": lambda: library(a, packed, c), "torch.mm": lambda: torch.mm(a, b, out=c)}
-        calls |= operator_calls(directory)
+    torch.set_num_threads(1)
+    a, b, c = torch.ones(1, SIZE), torch.ones(SIZE, SIZE), torch.empty(1, SIZE)
+    calls = {
+        "numpy": lambda: library(x, packed, out),
+        "torch": lambda: library(a, packed, c),
+        "torch.mm": lambda: torch.mm(a, b, out=c),
+        **operator_calls(directory),
+    }
     seconds = alternate({name: sampler(call) for name, call in calls.items()}, rounds=TURNS)
     return {name: 1e9 * each for name, each in seconds.items()}
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Mapping
-from importlib import import_module
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -16,10 +15,9 @@ from numpy.typing import NDArray
 
 from benchmarks.harness.turns import once_awake, sampler
 from benchmarks.nets.zoo import MODELS, SEED, build, dynamic_axes
+from benchmarks.rivals.onnx_files import EXPORTED
 
 OURS, EAGER, COMPILED = "ours", "eager", "compile"
-EXPORTED: Mapping[str, str] = {"onnxruntime": "onnx_runtime", "openvino": "open_vino"}
-"""Rivals that read a file of ONNX, by their packages: a module each in benchmarks/rivals."""
 
 
 def lacking(name: str) -> str:
@@ -63,14 +61,11 @@ class Contender:
         return sw.torch.compile_exported(program, libraries, threads=threads, freeze=True)  # type: ignore[no-any-return]
 
     def _exported(self, model: str, threads: int) -> Callable[..., Any]:
-        (example, axes), prepare = (
-            dynamic_axes(model),
-            import_module(f"benchmarks.rivals.{EXPORTED[self._name]}").prepare,
-        )
+        example, axes = dynamic_axes(model)
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "model.onnx"
             torch.onnx.export(self._model, example, str(file), dynamo=True, dynamic_shapes=(axes,), verbose=False)
-            return prepare(file, threads)  # type: ignore[no-any-return]
+            return EXPORTED[self._name](file, threads)
 
     def prepare(self, batch: int, length: int) -> tuple[float, list[NDArray[Any]]]:
         """Compile for a size if need be, and call once: the seconds of that, and the outputs."""

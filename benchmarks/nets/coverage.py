@@ -11,7 +11,7 @@ from __future__ import annotations
 import tempfile
 import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from importlib.util import find_spec
@@ -24,15 +24,22 @@ from torch._dynamo.utils import counters
 import shapewright as sw
 from benchmarks.harness.results import Row, finish, say
 from benchmarks.nets.architectures import ARCHITECTURES, build
+from shapewright.download import write
 from shapewright.models import torch_model
 from shapewright.models.aten import decomposed
 from shapewright.models.fx import lift
 from shapewright.models.lifted import Lifting
 from shapewright.models.lifting import lift_graph
 from shapewright.models.onnx_model import from_file
+from shapewright.torch.backend import shapewright
 from shapewright.torch.floats import read_as_constants
 from shapewright.torch.normal_form import NothingReplaced, as_it_is
 from shapewright.torch.work import flops_by_name
+from tuner.library.build import build_library
+from tuner.library.dispatcher import Dispatcher, Leaf
+from tuner.program.job.task import SearchTask
+from tuner.program.target import native
+from tuner.schedule import default_kernel
 
 SIZES = ((3, 9), (2, 5), (5, 17), (4, 40), (1, 1))
 """Batches and lengths; the first one is that of which operations are counted."""
@@ -42,6 +49,9 @@ TOLERANCE = 1e-4
 """The tolerance of outputs, absolute and relative to the largest element."""
 MAX_LOST = 5
 """Reasons that are reported, those that cost the most first."""
+CACHES = ("dynamic", "static")
+"""Caches of keys and values: one that grows, one that is written in place."""
+PROMPTS, WORDS, BATCH, LONGEST = (7, 4, 12), 6, 2, 64
 
 
 def covered(names: Sequence[str] | None, verify: bool, out: Path) -> int:
@@ -87,8 +97,6 @@ def _generates(name: str) -> Row | None:
     model = getattr(build(name), "model", None)
     if model is None or not hasattr(model, "can_generate") or not model.can_generate():
         return None
-    from benchmarks.nets.generation import CACHES, generated  # noqa: PLC0415 - TVM, for those who verify
-
     return {cache: _told_by(partial(generated, model, cache)) for cache in CACHES}
 
 
@@ -183,8 +191,6 @@ def _counted(graphs: Sequence[tuple[Any, Lifting]]) -> Row:
 # -- outputs --------------------------------------------------------------------------------------------------------
 def _verified(name: str) -> Row:
     """Compiled with a library for each workload of ``sw.extract``, ``dynamic=True``: errors, and what was replaced."""
-    from benchmarks.nets.generation import compiled, write_libraries  # noqa: PLC0415 - TVM
-
     model, inputs = build(name), ARCHITECTURES[name].inputs
     with tempfile.TemporaryDirectory() as folder:
         symbols = torch_model.from_program(program := _program(name)).graph.symbols
@@ -194,15 +200,72 @@ def _verified(name: str) -> Row:
         errors, graphs, shares = {}, [], []
         for batch, length in SIZES:
             given = inputs(batch, length)
-            right, ours = model(*given), fast(*given)
-            bound = TOLERANCE * max(1.0, float(right.abs().max()))
-            errors[f"batch {batch}, length {length}"] = float((right - ours).abs().max()) / bound
+            right = model(*given)
+            errors[f"batch {batch}, length {length}"] = _error_of(fast(*given), right)
             graphs.append(counters["stats"]["unique_graphs"])
             shares.append(report.share)
     return {
         "share": shares[0], "errors": errors, "right": all(error <= 1 for error in errors.values()),
         "recompiled": graphs[-2] - graphs[0], "notes": [note for note in report.notes if "constant" in note],
     }  # fmt: skip
+
+
+# -- generated words --------------------------------------------------------------------------------------------------
+def write_libraries(tasks: Iterable[SearchTask], folder: Path) -> None:
+    """Libraries of kernels that are right and not fast, for whoever looks at results alone: one for each task, for this
+    machine, in a folder of its own."""
+    for task in (each.on(native()) for each in tasks):
+        library = build_library(Dispatcher(task, (default_kernel(task),), 0, Leaf(0)), None)
+        write(library.files, folder / task.workload.key)
+
+
+def generated(model: Any, cache: str) -> Row:
+    """A model that has ``generate``, in inference mode, compiled with libraries of what a first compilation lacks, and
+    compared with eager at several lengths of prompts."""
+    eager, size = model.forward, int(model.config.vocab_size)
+    with tempfile.TemporaryDirectory() as folder, torch.no_grad():
+        try:
+            fast, first = compiled(eager, folder)
+            _scores(model, fast, torch.randint(3, size, (BATCH, 5)), cache)
+            write_libraries(first.tasks(dict.fromkeys(first.symbols, range(1, LONGEST + 1))), Path(folder))
+            fast, report = compiled(eager, folder)
+            _scores(model, fast, torch.randint(3, size, (BATCH, 5)), cache)
+            graphs, worst = counters["stats"]["unique_graphs"], 0.0
+            for length in PROMPTS:
+                prompt = torch.randint(3, size, (BATCH, length))
+                ours, right = (_scores(model, forward, prompt, cache) for forward in (fast, eager))
+                worst = max(worst, _error_of(ours, right))
+            recompiled = counters["stats"]["unique_graphs"] - graphs
+        finally:
+            model.forward = eager
+    return {
+        "share": report.share, "graphs": graphs, "recompiled": recompiled, "worst": worst,
+        "right": worst <= 1 and recompiled == 0,
+    }  # fmt: skip
+
+
+def _error_of(ours: torch.Tensor, right: torch.Tensor) -> float:
+    """The largest error in tolerances."""
+    return float((right - ours).abs().max()) / (TOLERANCE * max(1.0, float(right.abs().max())))
+
+
+def compiled(call: Callable[..., Any], folder: str) -> tuple[Any, sw.torch.Report]:
+    """``call`` compiled anew with libraries of ``folder``, and what is said of that once it has been called."""
+    torch._dynamo.reset()
+    counters.clear()
+    report = sw.torch.Report()
+    options = {"source": folder, "threads": 1, "rest": "eager", "report": report}
+    return torch.compile(call, backend=shapewright, dynamic=True, options=options), report
+
+
+def _scores(model: Any, forward: Callable[..., Any], prompt: torch.Tensor, cache: str) -> torch.Tensor:
+    """The scores of each generated word, [words, batch, vocabulary]."""
+    model.forward = forward
+    result = model.generate(
+        prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=WORDS, min_new_tokens=WORDS, do_sample=False,
+        use_cache=True, cache_implementation=cache, return_dict_in_generate=True, output_logits=True, pad_token_id=0,
+    )  # fmt: skip
+    return torch.stack(result.logits)
 
 
 # -- told -----------------------------------------------------------------------------------------------------------

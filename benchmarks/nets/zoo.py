@@ -1,6 +1,6 @@
 """The models of ``benchmarks.models`` (suites/models.yaml), with random weights: nothing is downloaded.
 
-Most are written here, in plain PyTorch; others are transformers' and torchvision's own (the extra ``zoo``).
+BERT and ResNet are written here, in plain PyTorch; others are transformers' and torchvision's own (the extra ``zoo``).
 """
 
 from __future__ import annotations
@@ -54,49 +54,33 @@ def dynamic_axes(name: str) -> tuple[tuple[torch.Tensor, ...], dict[int, Any]]:
     return zoo.inputs(max(zoo.batches), 5), dims
 
 
-# -- encoders and decoders of words -------------------------------------------------------------------------------
+# -- BERT -------------------------------------------------------------------------------
 class Attention(nn.Module):  # type: ignore[misc]
-    def __init__(self, width: int, heads: int, *, bias: bool = True, causal: bool = False) -> None:
+    def __init__(self, width: int, heads: int) -> None:
         super().__init__()
-        self.heads, self.causal = heads, causal
-        self.q, self.k, self.v, self.o = (nn.Linear(width, width, bias=bias) for _ in range(4))
+        self.heads = heads
+        self.q, self.k, self.v, self.o = (nn.Linear(width, width) for _ in range(4))
 
-    def forward(self, x: torch.Tensor, turn: tuple[torch.Tensor, torch.Tensor] | None = None) -> torch.Tensor:
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         batch, length, width = x.shape
         q, k, v = (
             each(x).view(batch, length, self.heads, width // self.heads).transpose(1, 2)
             for each in (self.q, self.k, self.v)
         )
-        if turn is not None:
-            q, k = (_turned(each, *turn) for each in (q, k))
-        mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
+        mixed = functional.scaled_dot_product_attention(q, k, v)
         return self.o(mixed.transpose(1, 2).reshape(batch, length, width))
 
 
-def _turned(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Rotary embedding: the halves of each head as the two parts of a complex number."""
-    first, second = x.chunk(2, -1)
-    return x * cos + torch.cat((-second, first), -1) * sin
-
-
 class Layer(nn.Module):  # type: ignore[misc]
-    """A layer of an encoder: of BERT, whose norms come last, or of a vision transformer, whose norms come first."""
-
-    def __init__(self, width: int, heads: int, inner: int, eps: float, norms_first: bool = False) -> None:
+    def __init__(self, width: int, heads: int, inner: int) -> None:
         super().__init__()
-        self.norms_first, self.attention = norms_first, Attention(width, heads)
-        self.first, self.second = nn.LayerNorm(width, eps=eps), nn.LayerNorm(width, eps=eps)
+        self.attention = Attention(width, heads)
+        self.first, self.second = nn.LayerNorm(width, eps=1e-12), nn.LayerNorm(width, eps=1e-12)
         self.up, self.down = nn.Linear(width, inner), nn.Linear(inner, width)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if self.norms_first:
-            x = x + self.attention(self.first(x))
-            return x + self._mixed(self.second(x))
         x = self.first(x + self.attention(x))
-        return self.second(x + self._mixed(x))
-
-    def _mixed(self, x: torch.Tensor) -> torch.Tensor:
-        return self.down(functional.gelu(self.up(x)))
+        return self.second(x + self.down(functional.gelu(self.up(x))))
 
 
 class Bert(nn.Module):  # type: ignore[misc]
@@ -104,7 +88,7 @@ class Bert(nn.Module):  # type: ignore[misc]
         super().__init__()
         self.words, self.places, self.kinds = (nn.Embedding(n, width) for n in (words, places, 2))
         self.norm = nn.LayerNorm(width, eps=1e-12)
-        self.layers = nn.ModuleList(Layer(width, heads, inner, 1e-12) for _ in range(layers))
+        self.layers = nn.ModuleList(Layer(width, heads, inner) for _ in range(layers))
         self.pooler = nn.Linear(width, width)
 
     def forward(self, words: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -115,39 +99,7 @@ class Bert(nn.Module):  # type: ignore[misc]
         return x, torch.tanh(self.pooler(x[:, 0]))
 
 
-class LlamaLayer(nn.Module):  # type: ignore[misc]
-    def __init__(self, width: int, heads: int, inner: int) -> None:
-        super().__init__()
-        self.attention = Attention(width, heads, bias=False, causal=True)
-        self.first, self.second = nn.RMSNorm(width, eps=1e-6), nn.RMSNorm(width, eps=1e-6)
-        self.gate, self.up = nn.Linear(width, inner, bias=False), nn.Linear(width, inner, bias=False)
-        self.down = nn.Linear(inner, width, bias=False)
-
-    def forward(self, x: torch.Tensor, turn: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-        x = x + self.attention(self.first(x), turn)
-        y = self.second(x)
-        return x + self.down(functional.silu(self.gate(y)) * self.up(y))
-
-
-class Llama(nn.Module):  # type: ignore[misc]
-    def __init__(self, layers: int, width: int, heads: int, inner: int, words: int = 32000) -> None:
-        super().__init__()
-        self.words, self.head = nn.Embedding(words, width), nn.Linear(width, words, bias=False)
-        self.layers = nn.ModuleList(LlamaLayer(width, heads, inner) for _ in range(layers))
-        self.norm = nn.RMSNorm(width)
-        size = width // heads
-        self.register_buffer("rates", 1.0 / 10000.0 ** (torch.arange(0, size, 2).float() / size))
-
-    def forward(self, words: torch.Tensor) -> torch.Tensor:
-        angles = torch.arange(words.shape[1]).float()[:, None] * self.rates[None, :]
-        both = torch.cat((angles, angles), -1)
-        turn, x = (both.cos(), both.sin()), self.words(words)
-        for layer in self.layers:
-            x = layer(x, turn)
-        return self.head(self.norm(x)[:, -1])
-
-
-# -- models of images ---------------------------------------------------------------------------------------------
+# -- ResNet ---------------------------------------------------------------------------------------------
 class Residual(nn.Module):  # type: ignore[misc]
     def __init__(self, before: int, after: int, stride: int) -> None:
         super().__init__()
@@ -178,29 +130,12 @@ class ResNet(nn.Module):  # type: ignore[misc]
         return self.head(functional.adaptive_avg_pool2d(x, (1, 1)).flatten(1))
 
 
-class Vit(nn.Module):  # type: ignore[misc]
-    def __init__(self, layers: int, width: int, heads: int, inner: int, image: int = 224, patch: int = 16) -> None:
-        super().__init__()
-        self.patches = nn.Conv2d(3, width, patch, patch)
-        self.start = nn.Parameter(torch.randn(1, 1, width) * 0.02)
-        self.places = nn.Parameter(torch.randn(1, (image // patch) ** 2 + 1, width) * 0.02)
-        self.layers = nn.ModuleList(Layer(width, heads, inner, 1e-6, norms_first=True) for _ in range(layers))
-        self.norm, self.head = nn.LayerNorm(width, eps=1e-6), nn.Linear(width, 1000)
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        x = self.patches(images).flatten(2).transpose(1, 2)
-        x = torch.cat((self.start.expand(x.shape[0], -1, -1), x), 1) + self.places
-        for layer in self.layers:
-            x = layer(x)
-        return self.head(self.norm(x)[:, 0])
-
-
 # -- by name --------------------------------------------------------------------------------------------------------
 def _read(told: Mapping[str, Any]) -> Zoo:
     package, kind, words, size = told.get("package"), told["from"], told.get("words"), told.get("image")
     make = {
         None: lambda: HERE[kind](*told["args"]),
-        "transformers": lambda: of_transformers(kind, told.get("config", {}), "input_ids"),
+        "transformers": lambda: of_transformers(kind, told.get("config", {}), "input_ids" if words else "pixel_values"),
         "torchvision": lambda: of_torchvision(kind),
     }[package]
 
@@ -211,5 +146,5 @@ def _read(told: Mapping[str, Any]) -> Zoo:
     return Zoo(make, inputs, range(1, told["lengths"] + 1), told.get("batches", [1]), 1 if words else 0, package)
 
 
-HERE: Mapping[str, type[nn.Module]] = {each.__name__: each for each in (Bert, Llama, ResNet, Vit)}
+HERE: Mapping[str, type[nn.Module]] = {each.__name__: each for each in (Bert, ResNet)}
 MODELS: Mapping[str, Zoo] = {name: _read(told) for name, told in yaml.safe_load(FILE.read_text()).items()}

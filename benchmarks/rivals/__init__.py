@@ -32,7 +32,7 @@ VENDORS = {
     "linear": ("torch_products", "linear"),
     "mkl": ("torch_products", "mkl"),
     "onednn": ("torch_products", "packed"),
-    "compile": ("torch_compiled", "prepare"),
+    "compile": ("torch_kernels", "compiled"),
     "torch": ("torch_kernels", "prepare"),
 }
 """Routines that users call, all through PyTorch: the module and its function, from a workload to the calls. Ratios

@@ -16,7 +16,7 @@ from tvm import te, tirx
 from benchmarks.harness.calls import DoesNotApply
 from tuner.program.language import expr as ast
 from tuner.program.language.dims import DimExpr
-from tuner.program.language.indices import index_range
+from tuner.program.language.indices import checked_index, index_range
 from tuner.program.language.notation import Stage
 from tuner.program.language.workload import Workload
 
@@ -36,9 +36,6 @@ OPERATORS: Mapping[str, Callable[[Expr, Expr], Expr]] = {
 FUNCTIONS: Mapping[str, Callable[..., Expr]] = {
     **{name: getattr(tirx, name) for name in ("exp", "log", "sqrt", "rsqrt", "tanh", "erf", "sigmoid", "sin", "cos")},
     "abs": tirx.abs, "round": tirx.nearbyint, "floor": tirx.floor, "min": tirx.min, "max": tirx.max,
-}  # fmt: skip
-INDEXING: Mapping[str, Callable[[Any, Any], Any]] = {
-    "+": operator.add, "-": operator.sub, "*": operator.mul, "//": operator.floordiv, "%": operator.mod,
 }  # fmt: skip
 
 
@@ -171,19 +168,9 @@ class _Values:
         tensor, low = self.padded[read.tensor]
         return tensor(*(index - first if first else index for index, first in zip(at, low, strict=True)))
 
-    def _index(self, index: ast.Expr, size: int = 0) -> Expr:
+    def _index(self, index: ast.Expr, size: int) -> Expr:
         """One from a tensor is clamped to the size of what it points into."""
-        match index:
-            case ast.Read():
-                return tirx.max(tirx.min(self.value(index, "int32"), size - 1), 0)
-            case ast.Const(value=value):
-                return int(value)
-            case ast.Axis(name=name):
-                return self.axes[name]
-            case ast.Extent(name=name):
-                return self.sizes[name]
-            case ast.Neg(operand=operand):
-                return 0 - self._index(operand)
-            case ast.Binary(operator=sign, left=left, right=right):
-                return INDEXING[sign](self._index(left), self._index(right))
-        raise DoesNotApply(f"{type(index).__name__} is no index")
+        if isinstance(index, ast.Read):
+            return tirx.max(tirx.min(self.value(index, "int32"), size - 1), 0)
+        extents = {f"extent({name})": extent for name, extent in self.sizes.items()}
+        return checked_index(index).evaluate({**self.axes, **extents})

@@ -6,14 +6,17 @@ result. What is done ahead of all calls, as packing a weight, is in PREPARED, wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import torch
 from torch.nn import functional
 
-from benchmarks.harness.calls import Call, DoesNotApply
+from benchmarks.harness.calls import Array, Call, DoesNotApply
 from benchmarks.harness.suite import Args, named
 from benchmarks.harness.turns import MIN_ROUNDS, alternate, sampler
 from benchmarks.rivals.torch_products import Prepared, by_expert, int4_numbers, tensor_of
@@ -22,6 +25,9 @@ from tuner.program.language.workload import Workload
 from tuner.program.target import Hardware, native
 
 Kernel = Callable[..., Any]
+COMPILE_LIMIT_S = 120.0
+WARM_CALLS = 2
+"""The second one shows whether what was compiled holds for the shape."""
 
 
 def kernel_of(workload: Workload) -> Callable[[Sequence[Any]], Call]:
@@ -208,3 +214,95 @@ PREPARED: Mapping[str, Callable[..., Call]] = {
 }  # fmt: skip
 OF_BYTES = frozenset({"dense_int8", "conv2d_int8", "conv2d_int8_nhwc"})
 """Kernels of oneDNN that multiply bytes."""
+
+
+# -- torch.compile ----------------------------------------------------------------------------------------------------
+def compiled(workload: Workload) -> Prepared:
+    """torch.compile: one function for all shapes, which are dynamic, constants frozen where PyTorch can.
+
+    The first calls compile, and compile again where a size is 1; an operator that spends more than COMPILE_LIMIT_S on
+    that is left out, with what it took as the reason. Raises DoesNotApply where PyTorch has no kernel to compile; the
+    calls raise it where compilation fails.
+    """
+    kernel, module = kernel_of(workload), list[Any]()
+    left_s = COMPILE_LIMIT_S
+    # One whose dims depend on the shape is another tensor at every shape.
+    constants = [
+        position for position, tensor in enumerate(workload.inputs)
+        if tensor.constant and all(dim.constant is not None for dim in tensor.dims)
+    ]  # fmt: skip
+
+    def call(inputs: Sequence[Array]) -> Call:
+        nonlocal left_s
+        tensors, started = [tensor_of(array) for array in inputs], time.monotonic()
+        varying = [tensor for position, tensor in enumerate(tensors) if position not in constants]
+
+        def run() -> Any:
+            with torch.no_grad():
+                return module[0](*varying)
+
+        try:
+            with deadline(left_s, f"torch.compile took longer than {COMPILE_LIMIT_S:g} s"):
+                is_first = not module
+                if is_first:
+                    # Constants are the same at every shape: a module for each would be compiled anew.
+                    module.append(_module(kernel, tensors, constants, freezing=True))
+                try:
+                    _warm(run)
+                except DoesNotApply:
+                    if not is_first or time.monotonic() - started >= left_s:
+                        raise
+                    # PyTorch 2.13 cannot freeze a convolution whose batch is dynamic.
+                    module[0] = _module(kernel, tensors, constants, freezing=False)
+                    _warm(run)
+        finally:
+            left_s -= time.monotonic() - started
+        return run
+
+    return call
+
+
+def _warm(run: Call) -> None:
+    """Compiles. Raises DoesNotApply where that fails."""
+    try:
+        for _ in range(WARM_CALLS):
+            run()
+    except torch._dynamo.exc.TorchDynamoException as error:
+        raise DoesNotApply(f"torch.compile fails: {' '.join(str(error).split())[:300]}") from error
+
+
+class _Operator(torch.nn.Module):  # type: ignore[misc]
+    """The kernel with its constants as parameters, which freezing takes for constants."""
+
+    def __init__(self, kernel: Any, tensors: Sequence[Any], constants: Sequence[int]) -> None:
+        super().__init__()
+        self.kernel, self.count, self.constants = kernel, len(tensors), constants
+        frozen = (torch.nn.Parameter(tensors[position], requires_grad=False) for position in constants)
+        self.frozen = torch.nn.ParameterList(frozen)
+
+    def forward(self, *varying: Any) -> Any:
+        operands, others = dict(zip(self.constants, self.frozen, strict=True)), iter(varying)
+        return self.kernel([operands[at] if at in operands else next(others) for at in range(self.count)])()
+
+
+def _module(kernel: Any, tensors: Sequence[Any], constants: Sequence[int], *, freezing: bool) -> Any:
+    torch._dynamo.reset()
+    return torch.compile(_Operator(kernel, tensors, constants).eval(), dynamic=True, options={"freezing": freezing})
+
+
+@contextmanager
+def deadline(seconds: float, reason: str) -> Iterator[None]:
+    """DoesNotApply with this reason after so many seconds, in the main thread of a process."""
+
+    def stop(*_: object) -> None:
+        raise DoesNotApply(reason)
+
+    if seconds <= 0:
+        raise DoesNotApply(reason)
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

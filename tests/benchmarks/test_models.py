@@ -15,9 +15,10 @@ import torch
 
 from benchmarks.models import compared, lengths_of, main, recompiled, summary_of, tasks_of
 from benchmarks.nets import contenders
-from benchmarks.nets.contenders import EAGER, EXPORTED, Contender, lacking
+from benchmarks.nets.contenders import EAGER, Contender, lacking
 from benchmarks.nets.tuning import Point, curve_of, known_of, saved
 from benchmarks.nets.zoo import MODELS, build
+from benchmarks.rivals.onnx_files import EXPORTED
 from tests.shares import chosen
 from tuner.program.job.budget_plan import MIN_TRIALS
 from tuner.search.summary import SearchSummary, Stage

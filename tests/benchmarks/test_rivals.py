@@ -21,7 +21,7 @@ from tuner.program.target import native
 
 pytest.importorskip("torch", reason="torch is not installed: pip install 'shapewright[bench]'")
 
-from benchmarks.rivals import torch_compiled, torch_kernels
+from benchmarks.rivals import torch_kernels
 from benchmarks.rivals.torch_kernels import OF_BYTES, saturates
 
 EXTENTS = {"b": 3, "m": "T", "n": 7, "k": 9}
@@ -161,7 +161,7 @@ def test_onednn_packs_for_channels_last() -> None:
 
 
 def test_torch_compile_that_takes_too_long_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch_compiled, "COMPILE_LIMIT_S", 0.0)
+    monkeypatch.setattr(torch_kernels, "COMPILE_LIMIT_S", 0.0)
     with pytest.raises(DoesNotApply, match=r"torch\.compile took longer than 0 s"):
         contender("compile", workload_of("softmax"), None, 1)(SHAPE)
 
@@ -178,7 +178,7 @@ def test_torch_compile_takes_the_weight_of_each_shape() -> None:
 
 
 def test_a_deadline_ends_what_is_under_way() -> None:
-    with pytest.raises(DoesNotApply, match="too long"), torch_compiled.deadline(0.01, "too long"):
+    with pytest.raises(DoesNotApply, match="too long"), torch_kernels.deadline(0.01, "too long"):
         time.sleep(30)
-    with torch_compiled.deadline(30, "too long"):
+    with torch_kernels.deadline(30, "too long"):
         pass
