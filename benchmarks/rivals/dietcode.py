@@ -23,7 +23,6 @@ import math
 import time
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -33,7 +32,7 @@ from numpy.typing import NDArray
 from benchmarks.rivals.torch_products import contraction_of
 from shapewright.download import write
 from tuner.library.build import build_library
-from tuner.library.dispatcher import Dispatcher, TableRow, bounded, symbol_bounds
+from tuner.library.dispatcher import Dispatcher, bounded, symbol_bounds
 from tuner.library.fitting import fit
 from tuner.measure import Builder, Runner, RunRequest
 from tuner.program.job.task import SearchTask
@@ -160,9 +159,7 @@ class DietCodeSearch:
         largest = max(range(len(dims)), key=lambda index: task.workload.flops(dims[index]))
         safe = int(latency[largest].argmin())
         tree = bounded(fit(names, points, latency), symbol_bounds(task), safe)
-        bare = Dispatcher(task, tuple(kernels), safe, tree)
-        served = zip(task.instances, map(bare.index_for, dims), latency, strict=True)
-        return replace(bare, table=tuple(TableRow(each.shape, at, float(times[at])) for each, at, times in served))
+        return Dispatcher(task, tuple(kernels), safe, tree)
 
     # -- evolution ------------------------------------------------------------------------------------------------
     def _evolved(self) -> list[MicroKernel]:
