@@ -8,39 +8,58 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F  # noqa: N812
 
 import shapewright as sw
-from benchmarks.gpu.rivals import RIVALS, reference
 from benchmarks.harness.suite import named
 from tuner.program.language.workload import Workload
 
 GUARD, POISON = 64, 77
 LIMITS = {"float16": 2e-3, "bfloat16": 1.6e-2, "float32": 1e-5}
 """The norm of a row's error over that of the row."""
+OPS = ("dense", "dense+bias+gelu", "batch_matmul_nt", "batch_matmul_nn", "softmax", "layer_norm", "rms_norm")
+"""Operators (benchmarks.harness.suite.named) that PyTorch has a way for."""
+RIVALS = ("mm", "mm_tf32", "bmm", "bmm_tf32", "linear_gelu", "compiled", "softmax", "layer_norm", "rms_norm", "copy")
+Call = Callable[[], Any]
+Operands = Mapping[str, torch.Tensor]
 
 
-@dataclass(frozen=True)
-class Rivals:
-    """``op``: what rivals and the reference compute; ``names``: rivals in every dtype; ``tf32``: rivals of float32 that
-    multiply in TF32."""
-
-    op: str
-    names: tuple[str, ...]
-    tf32: tuple[str, ...] = ()
-
-
-RIVALS_OF: Mapping[str, Rivals] = {
-    "dense": Rivals("dense", ("mm",), ("mm_tf32",)),
-    "dense+bias+gelu": Rivals("linear_gelu", ("linear_gelu",)),
-    "batch_matmul_nt": Rivals("bmm_nt", ("bmm",), ("bmm_tf32",)),
-    "batch_matmul_nn": Rivals("bmm_nn", ("bmm",), ("bmm_tf32",)),
-    "softmax": Rivals("softmax", ("softmax", "copy")),
-    "layer_norm": Rivals("layer_norm", ("layer_norm", "copy")),
-    "rms_norm": Rivals("rms_norm", ("rms_norm", "copy")),
-}
-"""By the name of an operator (benchmarks.harness.suite.named)."""
+# -- PyTorch's own ways -----------------------------------------------------------------------------------------------
+def rivals(op: str, args: Mapping[str, Any], own: Operands) -> dict[str, Call]:
+    """Calls by name. The first is the reference, where operands are in float64."""
+    x, axes = own["x"], own["x"].shape[1:]
+    if op == "dense":
+        return _products("mm", torch.mm, x, own["w"].T, own["out"])
+    if op.startswith("batch_matmul"):
+        return _products("bmm", torch.bmm, x, own["y"].transpose(1, 2) if op.endswith("nt") else own["y"], own["out"])
+    if op == "dense+bias+gelu":
+        return {"linear_gelu": in_tf32(False, lambda: F.gelu(F.linear(x, own["w"], own["bias"])))}
+    to = torch.empty_like(x)
+    calls: dict[str, Call] = {
+        "softmax": lambda: torch.softmax(x, dim=1),
+        "layer_norm": lambda: F.layer_norm(x, axes, own["gamma"], own["beta"], args["eps"]),
+        "rms_norm": lambda: F.rms_norm(x, axes, own["gamma"], args["eps"]),
+    }
+    return {op: calls[op], "copy": lambda: to.copy_(x)}
 
 
+def _products(
+    name: str, multiply: Callable[..., Any], x: torch.Tensor, y: torch.Tensor, out: torch.Tensor
+) -> dict[str, Call]:
+    out = torch.empty_like(out)
+    plain, tf32 = (in_tf32(allowed, lambda: multiply(x, y, out=out)) for allowed in (False, True))
+    return {name: plain} | ({f"{name}_tf32": tf32} if x.dtype == torch.float32 else {})
+
+
+def in_tf32(allowed: bool, call: Call) -> Call:
+    def run() -> Any:
+        torch.backends.cuda.matmul.allow_tf32 = allowed
+        return call()
+
+    return run
+
+
+# -- libraries --------------------------------------------------------------------------------------------------------
 @dataclass
 class Contest:
     """The libraries of one workload by name, at one set of operands at a time."""
@@ -66,70 +85,50 @@ class Contest:
         return [name for name, library in self.libraries.items()
                 if any(known.shape == dict(shape) for known in library.dispatcher.task.instances)]  # fmt: skip
 
-    def block(self, shape: Mapping[str, int]) -> dict[str, Any]:
-        return {"title": f"{self.title} {dict(shape)}", "op": RIVALS_OF[self.op].op, "args": self.args,
-                "outputs": [{"name": each.name} for each in self.workload.outputs]}  # fmt: skip
-
     def operands(self, shape: Mapping[str, int], seed: int = 0) -> dict[str, torch.Tensor]:
-        dims = self.workload.dims(shape)
-        known = [
-            drawn({"name": each.name, "dtype": each.dtype, "shape": each.shape(dims)}, seed + place, "cuda")
-            for place, each in enumerate(self.workload.operands)
-        ]
-        return {each.name: tensor for each, tensor in zip(self.workload.operands, known, strict=True)}
+        """Values from a normal distribution, in outputs, too."""
+        dims, made = self.workload.dims(shape), dict[str, torch.Tensor]()
+        for place, each in enumerate(self.workload.operands):
+            generator = torch.Generator(device="cuda").manual_seed(seed + place)
+            values = torch.randn(tuple(each.shape(dims)), generator=generator, device="cuda", dtype=torch.float32)
+            made[each.name] = values.to(getattr(torch, each.dtype))
+        return made
 
-    def call(self, library: sw.Library, own: Mapping[str, torch.Tensor]) -> Callable[[], None]:
+    def call(self, library: sw.Library, own: Operands) -> Call:
         constants = set(self.workload.constants)
         given = [library.pack(name, each) if name in constants else each for name, each in own.items()]
         return lambda: library(*given)
 
-    def contenders(self, own: Mapping[str, torch.Tensor], shape: Mapping[str, int]) -> dict[str, Callable[[], Any]]:
-        known, block = RIVALS_OF[self.op], self.block(shape)
-        names = known.names + (known.tf32 if self.dtype == "float32" else ())
-        theirs = {name: RIVALS[name](block, own) for name in names}
-        return {name: self.call(each, own) for name, each in self.libraries.items()} | theirs
-
-
-def drawn(operand: Mapping[str, Any], seed: int, device: str) -> torch.Tensor:
-    """A tensor of random values from a normal distribution."""
-    generator = torch.Generator(device=device).manual_seed(seed)
-    dtype, shape = getattr(torch, operand["dtype"]), tuple(operand["shape"])
-    values = torch.randn(shape, generator=generator, device=device, dtype=torch.float32)
-    return values.to(dtype)
+    def contenders(self, own: Operands) -> dict[str, Call]:
+        ours = {name: self.call(each, own) for name, each in self.libraries.items()}
+        return ours | rivals(self.op, self.args, own)
 
 
 # -- right ------------------------------------------------------------------------------------------------------------
 def problem_of(contest: Contest, library: sw.Library, shape: Mapping[str, int], seed: int) -> str:
     """What is wrong with a call between guard regions; nothing where it is right."""
-    own = contest.operands(shape, seed)
-    wanted = reference(contest.block(shape), own)
-    regions = {}
-    for output in contest.workload.outputs:
-        count = own[output.name].numel()
-        region = torch.full((count + 2 * GUARD,), POISON, dtype=own[output.name].dtype, device="cuda")
-        regions[output.name] = region
-        own[output.name] = region[GUARD : GUARD + count].view(own[output.name].shape)
+    own, (output,) = contest.operands(shape, seed), contest.workload.outputs
+    wide = {name: tensor.double() for name, tensor in own.items()}
+    exact = next(iter(rivals(contest.op, contest.args, wide).values()))()
+    before = own[output.name]
+    region = torch.full((before.numel() + 2 * GUARD,), POISON, dtype=before.dtype, device="cuda")
+    own[output.name] = region[GUARD:-GUARD].view(before.shape)
     contest.call(library, own)()
     torch.cuda.synchronize()
-    for name, region in regions.items():
-        guard = torch.cat([region[:GUARD], region[-GUARD:]])
-        if not bool((guard == POISON).all()):
-            return f"{name} is written outside"
-        found, exact = own[name].double(), wanted[name].double()
-        rows = (found - exact).norm(dim=-1) / exact.norm(dim=-1).clamp_min(1e-30)
-        worst = float(rows.max()) if rows.numel() else 0.0
-        if not worst <= LIMITS[contest.dtype]:
-            return f"{name}: a row is off by {worst:.2e} of its norm"
-    return ""
+    if not bool((torch.cat([region[:GUARD], region[-GUARD:]]) == POISON).all()):
+        return f"{output.name} is written outside"
+    rows = (own[output.name].double() - exact).norm(dim=-1) / exact.norm(dim=-1).clamp_min(1e-30)
+    worst = float(rows.max()) if rows.numel() else 0.0
+    return "" if worst <= LIMITS[contest.dtype] else f"{output.name}: a row is off by {worst:.2e} of its norm"
 
 
 def checks(contest: Contest, count: int) -> dict[str, Any]:
     """``count`` shapes drawn at random for each library."""
     wrong, done, rng = [], 0, np.random.default_rng(0)
     for name, library in contest.libraries.items():
-        ranges = {each.name: each for each in library.dispatcher.task.shape_vars}
         for _ in range(count):
-            shape = {name: int(rng.integers(each.min, each.max + 1)) for name, each in ranges.items()}
+            ranges = library.dispatcher.task.shape_vars
+            shape = {each.name: int(rng.integers(each.min, each.max + 1)) for each in ranges}
             problem = problem_of(contest, library, shape, int(rng.integers(2**31)))
             done += 1
             if problem:

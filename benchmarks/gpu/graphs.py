@@ -1,82 +1,62 @@
-"""Timing in turns: CUDA graphs of launches, replayed between events."""
+"""Timing in turns: CUDA graphs of calls, replayed between events."""
 
 from __future__ import annotations
 
 import random
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+
+from benchmarks.gpu.contest import Call
 
 ROUNDS = 7
 SLOW = 3.0
 """A kernel so many times slower than the fastest is not timed again."""
 
 
-class Timer:
-    """CUDA graphs of launches, replayed between events."""
-
-    def __init__(self) -> None:
-        self.stream = torch.cuda.Stream()
-        torch.cuda.set_stream(self.stream)
-        self.events = [torch.cuda.Event(enable_timing=True) for _ in range(400)]
-
-    def once(self, call: Callable[[int], Any]) -> float:
-        """Microseconds of a launch, its start included."""
-        call(0)
-        torch.cuda.synchronize()
-        first, last = self.events[:2]
-        first.record(self.stream)
-        call(0)
-        last.record(self.stream)
-        torch.cuda.synchronize()
-        return float(first.elapsed_time(last)) * 1e3
-
-    def graph(self, call: Callable[[int], Any], launches: int) -> Any:
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=self.stream):
-            for number in range(launches):
-                call(number)
-        return graph
-
-    def round(self, graphs: Sequence[Any]) -> list[float]:
-        """Microseconds of a replay of each."""
-        for place, graph in enumerate(graphs):
-            self.events[2 * place].record(self.stream)
-            graph.replay()
-            self.events[2 * place + 1].record(self.stream)
-        torch.cuda.synchronize()
-        pairs = [(self.events[2 * place], self.events[2 * place + 1]) for place in range(len(graphs))]
-        return [float(first.elapsed_time(last)) * 1e3 for first, last in pairs]
-
-
-def measure(timer: Timer, calls: Mapping[str, Callable[[int], Any]], sets: int, rounds: int = ROUNDS) -> dict[str, Any]:
+def measure(calls: Mapping[str, Call]) -> dict[str, Any]:
     """The median of each call in microseconds, with the quartile distance over it; all in turns."""
-    starts = {name: timer.once(call) for name, call in calls.items()}
-    fastest = min(starts.values())
+    for call in calls.values():
+        call()
+    fastest = min(_microseconds([call])[0] for call in calls.values())
     launches = 20 if fastest < 100 else 5 if fastest < 500 else 1
-    launches = max(launches, min(sets, 100)) if sets > 1 else launches
-    graphs, failed = dict[str, Any](), dict[str, str]()
+    graphs, failed = dict[str, torch.cuda.CUDAGraph](), dict[str, str]()
     for name, call in calls.items():
         try:
-            graphs[name] = timer.graph(call, launches)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, stream=torch.cuda.current_stream()):
+                for _ in range(launches):
+                    call()
+            graphs[name] = graph
         except Exception as error:
             failed[name] = str(error)[:200]
-    names = list(graphs)
-    timer.round([graphs[name] for name in names])
-    found: dict[str, list[float]] = {name: [] for name in names}
-    active = list(names)
-    for number in range(rounds):
+    _microseconds([graph.replay for graph in graphs.values()])
+    found: dict[str, list[float]] = {name: [] for name in graphs}
+    active = list(graphs)
+    for number in range(ROUNDS):
         random.shuffle(active)
-        for name, value in zip(active, timer.round([graphs[name] for name in active]), strict=True):
+        for name, value in zip(active, _microseconds([graphs[name].replay for name in active]), strict=True):
             found[name].append(value / launches)
         if number == 0:
             best = min(values[0] for values in found.values())
             active = [name for name in active if found[name][0] <= SLOW * best]
     spread = {name: _spread(values) for name, values in found.items()}
     medians = {name: round(statistics.median(values), 3) for name, values in found.items()}
-    return {"us": medians, "spread": spread, "launches": launches, "rounds": rounds, "failed": failed}
+    return {"us": medians, "spread": spread, "launches": launches, "rounds": ROUNDS, "failed": failed}
+
+
+def _microseconds(calls: Sequence[Call]) -> list[float]:
+    """Of each call, its start included."""
+    events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in calls]
+    torch.cuda.synchronize()
+    for (first, last), call in zip(events, calls, strict=True):
+        first.record()
+        call()
+        last.record()
+    torch.cuda.synchronize()
+    return [float(first.elapsed_time(last)) * 1e3 for first, last in events]
 
 
 def _spread(values: Sequence[float]) -> float:

@@ -4,6 +4,10 @@ It runs on a host with the GPU, with PyTorch for CUDA. DIR is what ``shapewright
 or a folder of several. Libraries of one workload are contenders, as are PyTorch's own ways. All take turns: CUDA graphs
 of calls, replayed in an order drawn anew (benchmarks.gpu.graphs). Before that each library is called at shapes
 drawn at random, between guard regions, and compared with float64.
+
+``--shapes`` are sizes of the first shape variable, ``--compiled`` those beside torch.compile, which tunes each;
+``--checks`` shapes are drawn for each library. Figures are over the first NAME. What is not done in ``--seconds`` is
+left out. ``searches`` of the document are of ``shapewright tune --json -o DIR > DIR/outcome.json``.
 """
 
 from __future__ import annotations
@@ -11,6 +15,8 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,14 +25,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F  # noqa: N812
 
 import shapewright as sw
-from benchmarks.gpu.card import facts
-from benchmarks.gpu.contest import RIVALS_OF, Contest, checks
-from benchmarks.gpu.graphs import Timer, measure
-from benchmarks.gpu.replays import times
-from benchmarks.gpu.rivals import RIVALS
-from benchmarks.harness.results import write
+from benchmarks.gpu import times
+from benchmarks.gpu.contest import OPS, RIVALS, Contest, checks, in_tf32
+from benchmarks.gpu.graphs import measure
+from benchmarks.harness.results import finish, integers, options_of
 from benchmarks.harness.turns import geomean
 from tuner.errors import InvalidInput, ShapewrightError
 
@@ -35,6 +40,7 @@ TEST = (1, 2, 5, 11, 24, 37, 43, 53, 62, 64, 81, 97, 100, 119, 127, 128)
 """DietCode's test shapes, with those that were held out."""
 FATAL = ("illegal", "launch failure", "misaligned", "device-side assert", "uncorrectable", "unspecified")
 """Words of errors after which the device's context is lost."""
+CARD = "name,driver_version,clocks.max.sm,clocks.sm,clocks.mem,power.limit,temperature.gpu,ecc.mode.current"
 
 
 def contests(folders: Mapping[str, Path], document: dict[str, Any]) -> list[Contest]:
@@ -53,31 +59,25 @@ def contests(folders: Mapping[str, Path], document: dict[str, Any]) -> list[Cont
                 raise InvalidInput("NAME=DIR", problem, "a folder with one library of each workload")
             contest.libraries[name] = library
     for contest in found.values():
-        if contest.op not in RIVALS_OF:
+        if contest.op not in OPS:
             leave_out(document, "load", contest.title, None, "no rival is known")
-    return [contest for contest in found.values() if contest.op in RIVALS_OF]
+    return [contest for contest in found.values() if contest.op in OPS]
 
 
 # -- fast -------------------------------------------------------------------------------------------------------------
-def row(contest: Contest, size: int, timer: Timer) -> dict[str, Any]:
+def row(contest: Contest, size: int) -> dict[str, Any]:
     shape = contest.shape(size)
-    contenders, dims = contest.contenders(contest.operands(shape), shape), contest.workload.dims(shape)
+    dims = contest.workload.dims(shape)
     return {**contest.about(shape), "tuned_on": contest.tuned_on(shape), "flops": contest.workload.flops(dims),
-            "bytes": contest.workload.bytes_moved(dims), **in_turns(contenders, timer)}  # fmt: skip
-
-
-def in_turns(contenders: Mapping[str, Callable[[], Any]], timer: Timer) -> dict[str, Any]:
-    def numbered(call: Callable[[], Any]) -> Callable[[int], Any]:
-        return lambda _number: call()
-
-    return measure(timer, {name: numbered(call) for name, call in contenders.items()}, 1)
+            "bytes": contest.workload.bytes_moved(dims),
+            **measure(contest.contenders(contest.operands(shape)))}  # fmt: skip
 
 
 def calls(contest: Contest, size: int) -> dict[str, Any]:
     """``us``: what a call takes its thread, of many in a row that are put in the stream; the GPU's own where that is
     longer. PyTorch's have PyTorch's flags set before each of them, which takes less than a microsecond."""
     shape, found = contest.shape(size), {}
-    for name, call in contest.contenders(contest.operands(shape), shape).items():
+    for name, call in contest.contenders(contest.operands(shape)).items():
         call()
         torch.cuda.synchronize()
         began = time.perf_counter()
@@ -88,17 +88,19 @@ def calls(contest: Contest, size: int) -> dict[str, Any]:
     return {**contest.about(shape), "us": found}
 
 
-def compiled(contest: Contest, size: int, timer: Timer) -> dict[str, Any]:
+def compiled(contest: Contest, size: int) -> dict[str, Any]:
     """Beside torch.compile(mode="max-autotune-no-cudagraphs"), which tunes this shape alone, and what that takes."""
     shape = contest.shape(size)
     own = contest.operands(shape)
+    torch._dynamo.reset()
     began = time.perf_counter()
-    rival = RIVALS["compiled"](contest.block(shape), own)
+    linear = torch.compile(F.linear, mode="max-autotune-no-cudagraphs", dynamic=False)
+    rival = in_tf32(False, lambda: linear(own["x"], own["w"]))
     rival()
     torch.cuda.synchronize()
     spent = time.perf_counter() - began
-    every = {**contest.contenders(own, shape), "compiled": rival}
-    return {**contest.about(shape), "compile_s": round(spent, 1), **in_turns(every, timer)}
+    every = {**contest.contenders(own), "compiled": rival}
+    return {**contest.about(shape), "compile_s": round(spent, 1), **measure(every)}
 
 
 def summary(rows: Sequence[Mapping[str, Any]], ours: str) -> dict[str, dict[str, list[float]]]:
@@ -122,16 +124,16 @@ class Step:
     run: Callable[[], dict[str, Any]]
 
 
-def steps(every: Sequence[Contest], options: argparse.Namespace, timer: Timer) -> Iterator[Step]:
+def steps(every: Sequence[Contest], options: argparse.Namespace) -> Iterator[Step]:
     layers = sorted((each for each in every if each.op == "dense"), key=lambda each: each.dtype)
     for each in every if options.checks else ():
         yield Step("checks", each.title, None, partial(checks, each, options.checks))
     for size, each in itertools.product(options.shapes, every):
-        yield Step("rows", each.title, size, partial(row, each, size, timer))
+        yield Step("rows", each.title, size, partial(row, each, size))
     for size, each in itertools.product(options.shapes[:1], every):
         yield Step("calls", each.title, size, partial(calls, each, size))
-    for size, each in itertools.product(options.compiled, layers):
-        yield Step("compiled", each.title, size, partial(compiled, each, size, timer))
+    for size, each in itertools.product(options.compiled or (), layers):
+        yield Step("compiled", each.title, size, partial(compiled, each, size))
 
 
 def fill(document: dict[str, Any], every: Iterable[Step], until: float) -> None:
@@ -161,38 +163,31 @@ def named_folder(text: str) -> tuple[str, Path]:
     return name, Path(folder)
 
 
-def sizes(text: str) -> list[int]:
-    return [int(each) for each in text.split(",") if each]
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "libraries", nargs="+", type=named_folder, metavar="NAME=DIR", help="the first is compared with"
-    )
-    parser.add_argument("--shapes", type=sizes, default=TEST, help="sizes of the first shape variable")
-    parser.add_argument("--checks", type=int, default=0, help="shapes drawn at random for each library")
-    parser.add_argument("--compiled", type=sizes, default=(), help="sizes beside torch.compile, which tunes each")
-    parser.add_argument("--seconds", type=float, default=3600.0, help="what is not done by then is left out")
-    parser.add_argument("--json", type=Path, required=True)
+def main() -> int:
+    parser = options_of(__doc__, shapes=TEST, checks=0, compiled=integers, seconds=3600.0)
+    parser.add_argument("libraries", nargs="+", type=named_folder, metavar="NAME=DIR")
     options = parser.parse_args()
     until, folders = time.monotonic() + options.seconds, dict(options.libraries)
-    document: dict[str, Any] = {"protocol": facts(), "searches": searches(folders)}
+    outcomes = {name: folder / "outcome.json" for name, folder in folders.items()}
+    searches = {name: json.loads(path.read_text()).get("summary") for name, path in outcomes.items() if path.exists()}
+    document: dict[str, Any] = {"protocol": facts(), "searches": searches}
     document |= {part: [] for part in ("checks", "rows", "calls", "compiled", "left_out")}
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    torch.cuda.set_stream(torch.cuda.Stream())
     try:
-        fill(document, steps(contests(folders, document), options, Timer()), until)
+        fill(document, steps(contests(folders, document), options), until)
     finally:
         document["summary"] = summary(document["rows"], next(iter(folders)))
-        write(options.json, document)
-    print(json.dumps(document["summary"], indent=1))
+        finish(options.json, document)
+    return 0
 
 
-def searches(folders: Mapping[str, Path]) -> dict[str, Any]:
-    """The summaries of searches: of ``shapewright tune --json -o DIR > DIR/outcome.json`` in each folder."""
-    paths = {name: folder / "outcome.json" for name, folder in folders.items()}
-    return {name: json.loads(path.read_text()).get("summary") for name, path in paths.items() if path.exists()}
+def facts() -> dict[str, Any]:
+    """The card, and what drives it."""
+    command = ["nvidia-smi", f"--query-gpu={CARD}", "--format=csv"]
+    smi = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False).stdout
+    return {"smi": smi, "properties": str(torch.cuda.get_device_properties(0)), "cuda": torch.version.cuda}
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

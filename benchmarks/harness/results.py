@@ -20,7 +20,7 @@ from typing import Any
 from tuner.errors import InvalidInput
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("apache-tvm", "numpy", "torch", "xgboost-cpu")
+PACKAGES = ("apache-tvm", "numpy", "torch", "triton", "xgboost-cpu")
 LOAD_AT_THE_START = os.getloadavg()
 Row = dict[str, Any]
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from benchmarks.gpu.replays import times
+from benchmarks.gpu import times
 from tests.tuner.schedule.gpu.timed import products, programs
 from tests.tuner.schedule.gpu.timed.blocks import Block
 from tests.tuner.schedule.gpu.timed.products import FLOAT16, FMA, TF32X3
