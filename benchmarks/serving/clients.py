@@ -7,18 +7,19 @@ does.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import random
-import resource
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 import uvloop
 
 TIMEOUT_S = 120.0
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 @dataclass(frozen=True)
@@ -38,19 +39,13 @@ class Samples:
     statuses: Counter[int] = field(default_factory=Counter)
     elapsed_s: float = 0.0
 
-    def add(self, status: int, since_s: float) -> None:
-        """An answer that was due, or asked for, at a time of the monotonic clock."""
-        self.statuses[status] += 1
-        if status == 200:
-            self.latencies_s.append(time.monotonic() - since_s)
-
 
 class Connection:
     """One connection, opened again after it has broken. Answers must have a Content-Length."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        self._streams: Streams | None = None
 
     async def ask(self, path: str) -> int:
         """The status of the answer, which is read whole; 0 if there was none."""
@@ -60,13 +55,10 @@ class Connection:
                 reader, writer = self._streams
                 writer.write(self._service.request(path))
                 head = (await reader.readuntil(b"\r\n\r\n")).lower()
-                length = int(head.split(b"content-length:", 1)[1].split(b"\r\n", 1)[0])
-                await reader.readexactly(length)
+                await reader.readexactly(int(head.split(b"content-length:", 1)[1].split(b"\r\n", 1)[0]))
         except (OSError, asyncio.IncompleteReadError, TimeoutError):
             self.close()
             return 0
-        if b"connection: close" in head:
-            self.close()
         return int(head[9:12])
 
     def close(self) -> None:
@@ -75,46 +67,39 @@ class Connection:
             self._streams = None
 
 
-# -- loops ------------------------------------------------------------------------------------------------------------
-def open_loop(service: Service, paths: Sequence[str], rate_per_s: float, seconds: float, connections: int) -> Samples:
-    """Requests at fixed times, however slow the answers are; latencies count from the time when each was due."""
-    numbers, begun = iter(range(max(1, int(rate_per_s * seconds)))), time.monotonic() + 0.1
+def load(
+    service: Service, paths: Sequence[str], seconds: float, connections: int, rate_per_s: float | None = None
+) -> Samples:
+    """With a rate an open loop: requests at fixed times, however slow the answers are; latencies count from the time
+    when each was due. Else a closed one: each connection sends the next request once it has the answer to the one
+    before."""
 
-    async def run(connection: Connection, samples: Samples) -> None:
-        for number in numbers:
-            due = begun + number / rate_per_s
-            await asyncio.sleep(max(0.0, due - time.monotonic()))
-            samples.add(await connection.ask(paths[number % len(paths)]), due)
-
-    return _on_each(service, run, connections)
-
-
-def closed_loop(service: Service, paths: Sequence[str], seconds: float, connections: int) -> Samples:
-    """Each connection sends the next request once it has the answer to the one before."""
-    until, draw = time.monotonic() + seconds, random.Random(time.time_ns())
-
-    async def run(connection: Connection, samples: Samples) -> None:
-        while (sent := time.monotonic()) < until:
-            samples.add(await connection.ask(draw.choice(paths)), sent)
-
-    return _on_each(service, run, connections)
-
-
-def _on_each(service: Service, run: Callable[[Connection, Samples], Awaitable[None]], connections: int) -> Samples:
     async def together() -> Samples:
-        samples, started = Samples(), time.monotonic()
-        opened = [Connection(service) for _ in range(connections)]
-        await asyncio.gather(*(run(connection, samples) for connection in opened))
-        for connection in opened:
-            connection.close()
-        samples.elapsed_s = time.monotonic() - started
+        samples, numbers, draw = Samples(), itertools.count(), random.Random(time.time_ns())
+        begun = time.monotonic()
+
+        async def run() -> None:
+            connection = Connection(service)
+            while True:
+                number = next(numbers)
+                due = begun + number / rate_per_s if rate_per_s else time.monotonic()
+                if due >= begun + seconds:
+                    return connection.close()
+                await asyncio.sleep(max(0.0, due - time.monotonic()))
+                status = await connection.ask(paths[number % len(paths)] if rate_per_s else draw.choice(paths))
+                samples.statuses[status] += 1
+                if status == 200:
+                    samples.latencies_s.append(time.monotonic() - due)
+
+        await asyncio.gather(*(run() for _ in range(connections)))
+        samples.elapsed_s = time.monotonic() - begun
         return samples
 
     return uvloop.run(together())
 
 
 # -- event streams ----------------------------------------------------------------------------------------------------
-async def stream(service: Service, job_id: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def stream(service: Service, job_id: str) -> Streams:
     """The events of a job; both ends: a writer that nobody holds is closed."""
     reader, writer = await asyncio.open_connection(*service.address)
     writer.write(service.request(f"/v1/jobs/{job_id}/events"))
@@ -127,14 +112,9 @@ async def stream(service: Service, job_id: str) -> tuple[asyncio.StreamReader, a
 @asynccontextmanager
 async def idle_streams(service: Service, job_ids: Sequence[str]) -> AsyncIterator[None]:
     """An event stream of each job is open, and what it says is read, as long as the context is open."""
-
-    async def read_all(reader: asyncio.StreamReader) -> None:
-        while await reader.read(1 << 16):
-            pass
-
     # One after the other: a thousand at once would wait for one another.
     streams = [await stream(service, job_id) for job_id in job_ids]
-    reading = [asyncio.create_task(read_all(reader)) for reader, _ in streams]
+    reading = [asyncio.create_task(reader.read()) for reader, _ in streams]
     yield
     for task, (_, writer) in zip(reading, streams, strict=True):
         task.cancel()
@@ -148,9 +128,3 @@ async def arrivals(reader: asyncio.StreamReader, count: int) -> dict[int, float]
         if line.startswith(b"data: ") and "index" in (data := json.loads(line[6:])["data"]):
             arrived[data["index"]] = time.monotonic()
     return arrived
-
-
-def raise_file_limit() -> None:
-    """A thousand streams are more open files than a process may have at first."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

@@ -48,16 +48,18 @@ AGAIN_EVERY, AGAIN = 3, 3
 
 @dataclass(frozen=True)
 class Scale:
-    """How much is stored. ``large`` records are of one workload and one job, in addition to ``records``."""
+    """How much is stored: 2,000 workloads, 10,000 jobs and one of 100,000 trials for a million records; less for fewer.
+    ``large`` records are of one workload and one job, in addition to ``records``."""
 
     records: int
-    workloads: int
-    large: int
 
-    @staticmethod
-    def of(records: int) -> Scale:
-        """2,000 workloads, 10,000 jobs and one of 100,000 trials for a million records; less for fewer."""
-        return Scale(records, max(2, min(2_000, records // 500)), max(100, min(100_000, records // 10)))
+    @property
+    def workloads(self) -> int:
+        return max(2, min(2_000, self.records // 500))
+
+    @property
+    def large(self) -> int:
+        return max(100, min(100_000, self.records // 10))
 
     @property
     def pairs(self) -> int:

