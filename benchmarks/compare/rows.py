@@ -6,12 +6,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 import shapewright as sw
-from benchmarks.harness.calls import DoesNotApply, Shape, inputs_of, library_call, outputs_of, stream_bytes
+from benchmarks.harness.calls import Contender, DoesNotApply, Shape, inputs_of, library_call, outputs_of, stream_bytes
 from benchmarks.harness.remote import Died, Remote, in_own_process
 from benchmarks.harness.results import Row, say
 from benchmarks.harness.suite import Benchmark
@@ -32,12 +33,10 @@ SUSPECT = 0.95
 TIMINGS = 3
 """How often a doubtful row is timed, all in all: its median is not moved by one disturbance."""
 ANSWER_S = 600.0
-TIMING = {
-    "order": "alternating samples, rotating order",
-    "sample": "as many calls as 1 ms takes, one at least; 3 to 25 samples, three times as many of a doubtful row",
-    "value": "median of a row's samples_s",
-    "cache": "warm",
-}
+TIMING = (
+    "medians of alternating samples in rotating order, caches warm: as many calls as 1 ms takes, one at least; 3 to 25 "
+    "samples, three times as many of a doubtful row"
+)
 
 
 # -- contenders -------------------------------------------------------------------------------------------------------
@@ -55,10 +54,9 @@ def open_contenders(
             try:
                 if task.threads > 1:
                     made = in_own_process(_Served, *arguments, threads=task.threads, answer_s=ANSWER_S)
-                    contenders[name] = _asked(stack.enter_context(made))
+                    contenders[name] = partial(_asked, stack.enter_context(made))
                 else:
-                    call = contender(*arguments)
-                    contenders[name] = lambda shape, call=call: sampler(call(shape))  # type: ignore[misc]
+                    contenders[name] = partial(_sampled, contender(*arguments))
             except DoesNotApply as reason:
                 if skipped is not None:
                     skipped[f"{benchmark.name}/{name}"] = str(reason)
@@ -80,21 +78,21 @@ class _Served:
         return once_awake(self._sampler, number)
 
 
-def _asked(remote: Remote) -> Callable[[Shape], Sampler]:
-    def samples(shape: Shape) -> Sampler:
-        try:
-            remote.ask("prepare", dict(shape))
-        except Died as error:
-            raise DoesNotApply(str(error)) from None
-        return lambda number: float(remote.ask("sample", number))
+def _sampled(contender: Contender, shape: Shape) -> Sampler:
+    return sampler(contender(shape))
 
-    return samples
+
+def _asked(remote: Remote, shape: Shape) -> Sampler:
+    try:
+        remote.ask("prepare", dict(shape))
+    except Died as error:
+        raise DoesNotApply(str(error)) from None
+    return lambda number: float(remote.ask("sample", number))
 
 
 def time_at(contenders: Contenders, shape: Shape, budget_s: float = SHAPE_BUDGET_S) -> tuple[Samples, dict[str, str]]:
     """Seconds of a call in each round, by contender, and why others do not serve the shape."""
-    samplers: dict[str, Sampler] = {}
-    reasons: dict[str, str] = {}
+    samplers, reasons = dict[str, Sampler](), dict[str, str]()
     for name, samples in contenders.items():
         try:
             samplers[name] = samples(shape)

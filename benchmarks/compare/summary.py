@@ -18,7 +18,6 @@ from tuner.program.language.workload import format_shape
 SHORTEST_S = 20e-6
 """The benchmark of kernels leaves shapes that ours serves faster than this out of its means: a call's own cost decides
 there."""
-LARGE_M = 1024
 Ratio = Callable[[Row], float | None]
 
 
@@ -69,18 +68,14 @@ def _of_all(report: Report) -> dict[str, Any]:
 
 def of_kernels(report: Report) -> dict[str, Any]:
     counted = [row for row in report.rows if row["ours_s"] >= SHORTEST_S and row["rivals_s"]]
-    large = [row["peak_fraction"] for row in counted if row["extents"].get("m", 0) >= LARGE_M]
     names = dict.fromkeys(name for row in counted for name in row["rivals_s"])
     regrets = [row["regret"] for row in report.rows if "regret" in row]
-    by_workload = grouped(counted, "workload")
     return {
         "geomean_vs": {name: mean(against(name), counted) for name in names},
         "geomean_vs_best": mean(against_best, counted),
         "interval_vs_best": interval_of(counted),
         "geomean_vs_best_held_out": mean(against_best, held_out(counted)),
         "worst_vs_best": min(ratios(counted), default=None),
-        "geomean_vs_best_by_workload": {name: mean(against_best, own) for name, own in by_workload.items()},
-        "peak_fraction_large_m": geomean(large) if large else None,
         "regret": geomean([1.0 + regret for regret in regrets]) - 1.0 if regrets else None,
         "regret_worst": max(regrets, default=None),
         **_of_all(report),

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shapewright.library import Library
+from tuner.measure.tensors import tensor_of
 from tuner.measure.verification.inputs import random_inputs
 from tuner.program.language.arrays import NUMPY
 from tuner.program.language.expr import Read
@@ -30,10 +31,8 @@ def inputs_of(workload: Workload, shape: Shape) -> list[Array]:
     """The inputs of a call at ``shape``: the same ones in every process, a constant the same at every shape."""
     dims = workload.dims(shape)
     # Aligned as PyTorch's own allocator does it: NumPy's arrays begin anywhere.
-    arrays = {
-        tensor.name: aligned(array)
-        for tensor, array in zip(workload.inputs, random_inputs(workload, dims), strict=True)
-    }
+    made = map(aligned, random_inputs(workload, dims))
+    arrays = {tensor.name: array for tensor, array in zip(workload.inputs, made, strict=True)}
     for read in workload.program.reads:
         sizes = workload.tensors[read.tensor].shape(dims)
         for index, size in zip(read.indices, sizes, strict=True):
@@ -57,15 +56,9 @@ def stream_bytes(workload: Workload, shape: Shape) -> tuple[int, int]:
 
 def library_call(library: Library, inputs: Sequence[Array], outputs: Sequence[Array]) -> Call:
     """The call of a library of ours, constants packed for it."""
-    operands = [
-        library.pack(tensor.name, array) if tensor.constant else _passed(array)
-        for tensor, array in zip(library.workload.operands, (*inputs, *outputs), strict=True)
-    ]
+    operands: list[object] = []
+    for tensor, array in zip(library.workload.operands, (*inputs, *outputs), strict=True):
+        # As a user hands them over: NumPy's own arrays as they are, those of bfloat16 as tensors.
+        given = tensor_of(array) if array.dtype.name == "bfloat16" else array
+        operands.append(library.pack(tensor.name, array) if tensor.constant else given)
     return lambda: library(*operands)
-
-
-def _passed(array: Array) -> object:
-    """An array as a user hands it over: NumPy's own arrays as they are, those of bfloat16 as tensors."""
-    from tuner.measure.tensors import tensor_of  # noqa: PLC0415 - TVM, not in the processes of rivals
-
-    return tensor_of(array) if array.dtype.name == "bfloat16" else array

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -16,10 +16,7 @@ import httpx
 
 from tuner.measure.network.addresses import free_port
 
-READY_S = 120.0
-STOP_S = 30.0
-
-
+READY_S, STOP_S = 120.0, 30.0
 say = partial(print, flush=True)
 """To the user of an example, on stdout."""
 
@@ -39,7 +36,17 @@ def local_service(data_dir: Path, url: str | None = None) -> Iterator[dict[str, 
     command = [sys.executable, "-m", "shapewright", "up", "--port", str(port), "--data-dir", str(data_dir)]
     process = subprocess.Popen(command, env=environment)
     try:
-        _wait_until_ready(process, url)
+        # Ready is a service that answers so: a job can be submitted, and will run.
+        deadline = time.monotonic() + READY_S
+        while not _answers(f"{url}/readyz"):
+            if process.poll() == 0:
+                # Somebody told it to stop, and us with it, whether we have heard of it or not.
+                raise KeyboardInterrupt
+            if process.returncode is not None:
+                raise SystemExit(f"`shapewright up` ended with exit code {process.returncode} before it was ready")
+            if time.monotonic() > deadline:
+                raise SystemExit(f"the service at {url} was not ready within {READY_S:g} s")
+            time.sleep(0.3)
         yield environment
     finally:
         # A second Ctrl-C must not leave it running, nor take its directory away from under it.
@@ -54,17 +61,8 @@ def local_service(data_dir: Path, url: str | None = None) -> Iterator[dict[str, 
             signal.signal(signal.SIGINT, before)
 
 
-def _wait_until_ready(process: subprocess.Popen[bytes], url: str) -> None:
-    """Ready is a service that answers so: a job can be submitted, and will run."""
-    deadline = time.monotonic() + READY_S
-    while time.monotonic() < deadline:
-        if process.poll() == 0:
-            # Somebody told it to stop, and us with it, whether we have heard of it or not.
-            raise KeyboardInterrupt
-        if process.returncode is not None:
-            raise SystemExit(f"`shapewright up` ended with exit code {process.returncode} before it was ready")
-        with suppress(httpx.TransportError):  # Not listening yet; the deadline bounds the wait.
-            if httpx.get(f"{url}/readyz", timeout=5.0).status_code == httpx.codes.OK:
-                return
-        time.sleep(0.3)
-    raise SystemExit(f"the service at {url} was not ready within {READY_S:g} s")
+def _answers(url: str) -> bool:
+    try:
+        return httpx.get(url, timeout=5.0).status_code == httpx.codes.OK
+    except httpx.TransportError:  # not listening yet
+        return False

@@ -8,7 +8,7 @@ import os
 import pickle
 import signal
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -45,11 +45,11 @@ class Remote:
         if not self._connection.poll(self._answer_s):
             raise Died(f"its process did not answer within {self._answer_s:g} s")
         try:
-            answer, is_error = self._connection.recv()
+            answer, error = self._connection.recv()
         except EOFError:
             raise Died("its process died") from None
-        if is_error:
-            raise answer
+        if error is not None:
+            raise error
         return answer
 
 
@@ -91,26 +91,20 @@ def _serve(
 ) -> None:  # fmt: skip
     os.environ.update(environment)
     limit_threads(threads)
-    try:
-        made = make(*arguments)
-        connection.send((None, False))
+    made, error = _outcome(make, *arguments)
+    with suppress(EOFError, BrokenPipeError):
+        connection.send((None, error))
         while True:
             method, given = connection.recv()
-            try:
-                answer = getattr(made, method)(*given), False
-            except Exception as error:  # whatever a compiler raises is the answer
-                answer = _sendable(error), True
-            connection.send(answer)
-    except (EOFError, BrokenPipeError):
-        return
-    except Exception as error:
-        connection.send((_sendable(error), True))
+            connection.send(_outcome(getattr(made, method), *given))
 
 
-def _sendable(error: Exception) -> Exception:
-    """The error, or its text where it does not survive a pipe, as those of compilers."""
+def _outcome(call: Callable[..., Any], *arguments: Any) -> tuple[Any, Exception | None]:
+    """What a call gives, or its error: the text of one that does not survive a pipe, as those of compilers."""
     try:
-        pickle.loads(pickle.dumps(error))
-    except Exception:
-        return RuntimeError(f"{type(error).__name__}: {' '.join(str(error).split())[:500]}")
-    return error
+        return call(*arguments), None
+    except Exception as error:
+        with suppress(Exception):
+            pickle.loads(pickle.dumps(error))
+            return None, error
+        return None, RuntimeError(f"{type(error).__name__}: {' '.join(str(error).split())[:500]}")

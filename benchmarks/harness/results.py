@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
+import math
 import os
 import platform
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -39,31 +41,24 @@ def say(text: str) -> None:
 
 def machine() -> dict[str, Any]:
     """What figures depend on: the CPU and how busy it was, the commit, the command, the date, the versions."""
-    cpus = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
+    cpus = re.findall(r"^model name\s*: (.*)", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     versions = {"python": platform.python_version()}
     for package in PACKAGES:
         with suppress(PackageNotFoundError):  # a rival that is not installed takes no part
             versions[package] = version(package)
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     module = spec.name.removesuffix(".__main__") if spec is not None else Path(sys.argv[0]).name
-    return {
-        "cpu": cpus[0].partition(": ")[2] if cpus else platform.processor(),
-        "cores": len(os.sched_getaffinity(0)),
-        "load_average": list(LOAD_AT_THE_START),
-        "load_average_at_the_end": list(os.getloadavg()),
-        "commit": _commit(),
-        "command": " ".join(["python", "-m", module, *sys.argv[1:]]),
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "versions": versions,
-    }
-
-
-def _commit() -> str | None:
-    """The commit that runs, with ``+`` where files differ from it; None outside of a repository."""
+    # With a + where files differ from the commit; nothing outside of a repository.
     line = ["git", "-C", str(ROOT), "describe", "--always", "--exclude=*", "--abbrev=12", "--dirty=+"]
+    commit = None
     with suppress(FileNotFoundError):
-        return subprocess.run(line, capture_output=True, text=True, timeout=30, check=False).stdout.strip() or None
-    return None
+        commit = subprocess.run(line, capture_output=True, text=True, timeout=30, check=False).stdout.strip() or None
+    return {
+        "cpu": cpus[0] if cpus else platform.processor(), "cores": len(os.sched_getaffinity(0)),
+        "load_average": list(LOAD_AT_THE_START), "load_average_at_the_end": list(os.getloadavg()),
+        "commit": commit, "command": " ".join(["python", "-m", module, *sys.argv[1:]]),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"), "versions": versions,
+    }  # fmt: skip
 
 
 # -- the file ---------------------------------------------------------------------------------------------------------
@@ -191,29 +186,24 @@ def options_of(doc: str | None, **options: Any) -> argparse.ArgumentParser:
     return parser
 
 
-def _parsed(form: str, parse: Callable[[str], Any]) -> Callable[[str], Any]:
-    """A type of argparse, which names the form that a text has not."""
-
-    def parsed(text: str) -> Any:
-        try:
-            return parse(text)
-        except ValueError:
-            raise argparse.ArgumentTypeError(f"{text!r} is no {form}") from None
-
-    return parsed
+def integers(text: str) -> tuple[int, ...]:
+    """As in 1,2,3."""
+    return tuple(map(int, text.split(",")))
 
 
-def _at_least(least: float, value: float) -> float:
-    if not least <= value < float("inf"):
-        raise ValueError
-    return value
+def numbers(text: str) -> tuple[float, ...]:
+    """Of 0 or more, as in 0,60,180."""
+    result = tuple(map(float, text.split(",")))
+    if not all(0 <= each < math.inf for each in result):
+        raise ValueError(text)
+    return result
 
 
-integers = _parsed("list of integers, as in 1,2,3", lambda text: tuple(map(int, text.split(","))))
-count = _parsed("number of 1 or more", lambda text: _at_least(1, int(text)))
-numbers = _parsed(
-    "list of numbers of 0 or more, as in 0,60,180", lambda text: tuple(_at_least(0, float(x)) for x in text.split(","))
-)
+def count(text: str) -> int:
+    """1 or more."""
+    if int(text) < 1:
+        raise ValueError(text)
+    return int(text)
 
 
 def names(text: str) -> list[str]:

@@ -71,7 +71,6 @@ def test_the_summary_tells_held_out_shapes_large_ones_and_regret() -> None:
     assert summary["geomean_vs"] == {"mm": pytest.approx(2.0)}
     assert summary["geomean_vs_best_held_out"] == pytest.approx(4.0)
     assert summary["worst_vs_best"] == 1.0
-    assert summary["peak_fraction_large_m"] == pytest.approx(rows[1]["peak_fraction"])
     assert summary["regret"] == pytest.approx((1.1 * 0.99) ** 0.5 - 1)
     assert summary["regret_worst"] == 0.1
     assert (summary["trials"], summary["kernels"]) == (7, {"w": 2})
