@@ -111,17 +111,17 @@ def _prepared(
 
 
 def _add_oracle(rows: list[Row], tuned: TuneResult, library: Path, options: argparse.Namespace) -> None:
-    from benchmarks.oracle import oracle_of  # noqa: PLC0415
+    from benchmarks.oracle import findings  # noqa: PLC0415
 
     held_out = [row for row in rows if not row["tuned_on"]]
     count = len(held_out) if options.oracle_shapes is None else min(options.oracle_shapes, len(held_out))
-    with oracle_of(tuned, library, options.seed) as oracle:
-        for row in (held_out[index * len(held_out) // count] for index in range(count)):
-            finding = oracle.at(row["shape"])
-            row["oracle_s"] = row["rivals_s"][ORACLE] = finding.oracle_s
-            row |= {"dispatched_s": finding.dispatched_s, "regret": finding.regret}
-            row |= {"oracle_kernel": finding.kernel, "oracle_candidates": finding.candidates}
-            say(f"  {row['shape']}  regret {100 * finding.regret:6.2f} %")
+    chosen = [held_out[index * len(held_out) // count] for index in range(count)]
+    for row, found in zip(
+        chosen, findings(tuned, library, (row["shape"] for row in chosen), options.seed), strict=True
+    ):
+        row.update(found)
+        row["rivals_s"][ORACLE] = row["oracle_s"]
+        say(f"  {row['shape']}  regret {100 * row['regret']:6.2f} %")
 
 
 if __name__ == "__main__":

@@ -11,15 +11,15 @@ from __future__ import annotations
 
 import ctypes
 import tempfile
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import tvm_ffi
 
 import shapewright as sw
 from benchmarks.harness.calls import Shape, inputs_of, library_call, outputs_of
+from benchmarks.harness.results import Row
 from benchmarks.harness.turns import alternate, sampler
 from shapewright.download import write
 from shapewright.library import Library
@@ -31,7 +31,6 @@ from tuner.measure import BuildResult, KeptBuilds
 from tuner.program.job.task import SearchTask
 from tuner.program.language.workload import WorkloadInstance
 from tuner.schedule import layouts_of
-from tuner.schedule.space import MicroKernel
 from tuner.search import finalize
 from tuner.search.cost_model import PairCostModel
 from tuner.search.observations import Measured, latency_table, normalized
@@ -40,70 +39,49 @@ KNOWN, FRESH, FINALISTS = 16, 16, 3
 """Candidates of the search, trials of the one for a shape, and how many of all are timed again."""
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """Both times are of the second timing. ``regret``: dispatched over the best, less 1; below 0 only by noise."""
-
-    oracle_s: float
-    dispatched_s: float
-    kernel: str
-    candidates: int
-
-    @property
-    def regret(self) -> float:
-        return self.dispatched_s / self.oracle_s - 1.0
-
-
-class Oracle:
-    """The oracle of a search's result. ``directory`` holds its library. Use ``oracle_of``, which ends the builder."""
-
-    def __init__(self, tuned: TuneResult, directory: Path, builds: KeptBuilds, seed: int) -> None:
-        self._task, self._builds, self._seed = tuned.task, builds, seed
-        results = normalized(tuned.results)
-        self._measured, self._model = Measured(results), PairCostModel(self._task, seed)
-        self._model.update(results)
-        self._library = sw.load(directory)
-
-    def at(self, shape: Shape) -> Finding:
-        """Raises ValueError if no candidate can be built."""
-        task = self._task
-        inputs, outputs = inputs_of(task.workload, shape), outputs_of(task.workload, shape)
-        samplers = {
-            build.kernel.id: sampler(library_call(library_of_one(task, build), inputs, outputs))
-            for build in self._builds.build(self._candidates(shape))
-            if build.binary is not None
-        }
-        if not samplers:
-            raise ValueError(f"no candidate for {task.workload} at {dict(shape)} could be built")
-        first = alternate(samplers, budget_s=3.0)
-        finalists = {name: samplers[name] for name in sorted(first, key=lambda name: first[name])[:FINALISTS]}
-        finalists["dispatched"] = sampler(library_call(self._library, inputs, outputs))
-        second = alternate(finalists, rounds=15, budget_s=1.5)
-        dispatched = second.pop("dispatched")
-        winner = min(second, key=lambda name: second[name])
-        return Finding(second[winner], dispatched, winner, len(samplers))
-
-    def _candidates(self, shape: Shape) -> list[MicroKernel]:
-        """All have run on a device process before: what runs in this process must not crash it."""
-        task, known = self._task, self._measured.kernels
-        candidates = list(self._library.kernels)
-        if known:
-            expected = latency_table(task, self._model, self._measured, known, [shape])[:, 0]
-            candidates += [known[index] for index in expected.argsort()[:KNOWN]]
-        alone = SearchTask(
-            task.workload, shape_vars=task.shape_vars, instances=(WorkloadInstance.of(shape),), target=task.target,
-            threads=task.threads,
-        )  # fmt: skip
-        found = tune_here(alone, trials=FRESH, seed=self._seed).results
-        return list(dict.fromkeys([*candidates, *(result.kernel for result in found if result.ok)]))
-
-
-@contextmanager
-def oracle_of(tuned: TuneResult, directory: Path, seed: int = 0) -> Iterator[Oracle]:
+def findings(tuned: TuneResult, directory: Path, shapes: Iterable[Shape], seed: int = 0) -> Iterator[Row]:
+    """At each shape, from the second timing: ``oracle_s``, ``dispatched_s``, and ``regret``, dispatched over the best,
+    less 1; below 0 only by noise. ``directory`` holds the library of the search."""
     from tuner.measure.local import local_tools  # noqa: PLC0415 - TVM, once the threads are limited
 
-    with local_tools() as (builder, _), closing(KeptBuilds(tuned.task, builder)) as builds:
-        yield Oracle(tuned, directory, builds, seed)
+    task, results, library = tuned.task, normalized(tuned.results), sw.load(directory)
+    measured, model = Measured(results), PairCostModel(task, seed)
+    model.update(results)
+    with local_tools() as (builder, _), closing(KeptBuilds(task, builder)) as builds:
+        for shape in shapes:
+            candidates = list(library.kernels)
+            if known := measured.kernels:
+                expected = latency_table(task, model, measured, known, [shape])[:, 0]
+                candidates += [known[index] for index in expected.argsort()[:KNOWN]]
+            # All have run on a device process before: what runs in this process must not crash it.
+            alone = SearchTask(
+                task.workload, shape_vars=task.shape_vars, instances=(WorkloadInstance.of(shape),), target=task.target,
+                threads=task.threads,
+            )  # fmt: skip
+            fresh = tune_here(alone, trials=FRESH, seed=seed).results
+            candidates += [result.kernel for result in fresh if result.ok]
+            yield _finding(library, shape, builds.build(list(dict.fromkeys(candidates))))
+
+
+def _finding(library: Library, shape: Shape, builds: Sequence[BuildResult]) -> Row:
+    """Raises ValueError if no candidate could be built."""
+    task = library.dispatcher.task
+    inputs, outputs = inputs_of(task.workload, shape), outputs_of(task.workload, shape)
+    samplers = {
+        build.kernel.id: sampler(library_call(library_of_one(task, build), inputs, outputs))
+        for build in builds
+        if build.binary is not None
+    }
+    if not samplers:
+        raise ValueError(f"no candidate for {task.workload} at {dict(shape)} could be built")
+    first = alternate(samplers, budget_s=3.0)
+    finalists = {name: samplers[name] for name in sorted(first, key=first.__getitem__)[:FINALISTS]}
+    finalists["dispatched"] = sampler(library_call(library, inputs, outputs))
+    second = alternate(finalists, rounds=15, budget_s=1.5)
+    dispatched_s = second.pop("dispatched")
+    winner = min(second, key=second.__getitem__)
+    return {"oracle_s": second[winner], "dispatched_s": dispatched_s, "regret": dispatched_s / second[winner] - 1,
+            "oracle_kernel": winner, "oracle_candidates": len(samplers)}  # fmt: skip
 
 
 def library_of_one(task: SearchTask, build: BuildResult) -> Library:

@@ -16,7 +16,7 @@ import math
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,16 +28,11 @@ from benchmarks.harness.turns import geomean, turns
 from tuner.errors import InvalidInput
 from tuner.program.job.jobspec import Budget, check_policy
 from tuner.program.job.policies import DEFAULT_POLICY, POLICIES
-from tuner.program.job.task import SearchTask
 
 ORACLE = "oracle"
 """The library of the long search, among those of the policies."""
 AGAIN = "again"
 """The reference's library, timed a second time."""
-Tune = Callable[[SearchTask, str, int, Budget, Path], Searched]
-"""Searches with a policy, a seed and a budget; the library goes to a folder that is not there yet."""
-Time = Callable[[Benchmark, Mapping[str, Path]], Mapping[str, float]]
-"""The objective of each library, in seconds, all timed in one run."""
 
 
 def main() -> int:
@@ -51,7 +46,7 @@ def main() -> int:
     protocol, benchmarks = suite_here(options)
     rows: list[Row] = []
     for benchmark in benchmarks:
-        rows += race(benchmark, options.policies, options.seeds, budgets, tuned, objectives, options.oracle)
+        rows += race(benchmark, options.policies, options.seeds, budgets, options.oracle)
     protocol |= {"seeds": options.seeds, "timing": "libraries at the tuned shapes in alternating samples; medians"}
     return finish(options.json, {"policies": rows, "summary": summary_of(rows), "protocol": protocol})
 
@@ -72,8 +67,8 @@ def budgets_of(options: argparse.Namespace) -> dict[str, Budget]:
 
 # -- the race ---------------------------------------------------------------------------------------------------------
 def race(
-    benchmark: Benchmark, names: Sequence[str], seeds: Sequence[int], budgets: Mapping[str, Budget], tune: Tune,
-    time: Time, oracle: int | None = None,
+    benchmark: Benchmark, names: Sequence[str], seeds: Sequence[int], budgets: Mapping[str, Budget],
+    oracle: int | None = None,
 ) -> Iterator[Row]:  # fmt: skip
     """A row for each budget, seed and policy, and for a search of ``oracle`` trials. Which policy is the first to
     search changes with the seed."""
@@ -81,18 +76,20 @@ def race(
     with tempfile.TemporaryDirectory(prefix="shapewright-policies-") as folder:
         best: dict[str, Searched] = {}
         if oracle:
-            best[ORACLE] = tune(benchmark.task, reference, seeds[0], Budget(oracle, None), Path(folder) / ORACLE)
+            best[ORACLE] = search(benchmark.task, seeds[0], Path(folder) / ORACLE, policy=reference, trials=oracle)
         for (label, budget), (seed, order) in itertools.product(
             budgets.items(), zip(seeds, turns(names, len(seeds)), strict=True)
         ):
             searched: dict[str, Searched] = {}
             for name in order:
-                searched[name] = tune(benchmark.task, name, seed, budget, Path(folder) / f"{label}-{seed}" / name)
+                own = Path(folder) / f"{label}-{seed}" / name
+                given = {"policy": name, "trials": budget.trials, "seconds": budget.seconds}
+                searched[name] = search(benchmark.task, seed, own, **given)
                 say(f"{benchmark.name}, {label}, seed {seed}: {name}, {searched[name].summary['trials']} trials")
             libraries = {name: each.library for name, each in (searched | best).items()}
-            objective_s = time(benchmark, libraries | {AGAIN: libraries[reference]})
+            objective_s = objectives(benchmark, libraries | {AGAIN: libraries[reference]})
             noise = abs(math.log(objective_s[AGAIN] / objective_s[reference]))
-            for name, each in ({own: searched[own] for own in names} | best).items():
+            for name, each in ({name: searched[name] for name in names} | best).items():
                 yield {
                     "workload": benchmark.name, "budget": label, "seed": seed, "policy": name,
                     "objective_s": objective_s[name], "vs_reference": objective_s[name] / objective_s[reference],
@@ -103,10 +100,6 @@ def race(
 
 def reference_of(names: Sequence[str]) -> str:
     return DEFAULT_POLICY if DEFAULT_POLICY in names else names[0]
-
-
-def tuned(task: SearchTask, policy: str, seed: int, budget: Budget, folder: Path) -> Searched:
-    return search(task, seed, folder, policy=policy, trials=budget.trials, seconds=budget.seconds)
 
 
 def objectives(benchmark: Benchmark, libraries: Mapping[str, Path]) -> dict[str, float]:

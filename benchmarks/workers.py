@@ -101,11 +101,11 @@ def work(url: str, devices: int, jobs: int, trial_s: float, account: Path) -> No
 @contextmanager
 def _workers(options: argparse.Namespace, url: str, accounts: Path) -> Iterator[None]:
     count, context = min(options.workers, options.devices, options.jobs), get_context("spawn")
-    most = -(-options.jobs // count)
-    started = []
-    for number in range(count):
-        share, account = (options.devices + number) // count, accounts / f"worker-{number}"
-        started.append(context.Process(target=work, args=(url, share, most, options.trial_s, account)))
+    most, shares = -(-options.jobs // count), [(options.devices + number) // count for number in range(count)]
+    started = [
+        context.Process(target=work, args=(url, share, most, options.trial_s, accounts / f"worker-{number}"))
+        for number, share in enumerate(shares)
+    ]
     for each in started:
         each.start()
     try:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+import benchmarks.policies
 from benchmarks.compare.searched import Searched, best_so_far
 from benchmarks.harness.results import Row
 from benchmarks.harness.suite import Benchmark
@@ -46,16 +47,21 @@ class Simulated:
         self.order: list[tuple[str, int]] = []
         self._dispatchers: dict[Path, Dispatcher] = {}
 
-    def tune(self, task: SearchTask, policy: str, seed: int, budget: Budget, folder: Path) -> Searched:
+    def search(self, task: SearchTask, seed: int, folder: Path, *, policy: str, **budget: Any) -> Searched:
         bench = Bench(run_s=0.1)
-        tuned = bench.tune(budget.trials, budget.seconds, task, policy=policy, seed=seed)
+        tuned = bench.tune(budget.get("trials"), budget.get("seconds"), task, policy=policy, seed=seed)
         self.order.append((policy, seed))
         self._dispatchers[folder] = Dispatcher.from_json(tuned.dispatch)
         return Searched(tuned.summary.to_json(), bench.results, folder)
 
-    def time(self, benchmark: Benchmark, libraries: Mapping[str, Path]) -> dict[str, float]:
+    def objectives(self, benchmark: Benchmark, libraries: Mapping[str, Path]) -> dict[str, float]:
         assert AGAIN in libraries
         return {name: self._objective_s(self._dispatchers[folder]) for name, folder in libraries.items()}
+
+    def take_place(self, patch: pytest.MonkeyPatch) -> None:
+        make_quick(patch)
+        patch.setattr(benchmarks.policies, "search", self.search)
+        patch.setattr(benchmarks.policies, "objectives", self.objectives)
 
     def _objective_s(self, dispatcher: Dispatcher) -> float:
         return sum(
@@ -69,8 +75,8 @@ def raced() -> tuple[list[Row], list[tuple[str, int]]]:
     simulated = Simulated()
     budgets = {"48 trials": Budget(48, None), "6 s": Budget(None, 6.0)}
     with pytest.MonkeyPatch.context() as patch:
-        make_quick(patch)
-        rows = list(race(BENCHMARK, NAMES, (0, 1), budgets, simulated.tune, simulated.time))
+        simulated.take_place(patch)
+        rows = list(race(BENCHMARK, NAMES, (0, 1), budgets))
     return rows, simulated.order
 
 
@@ -94,8 +100,8 @@ def test_there_is_a_row_for_each_budget_seed_and_policy(raced: tuple[list[Row], 
 def test_a_long_search_shows_what_is_left_to_gain() -> None:
     simulated, budgets = Simulated(), {"8 trials": Budget(8, None)}
     with pytest.MonkeyPatch.context() as patch:
-        make_quick(patch)
-        rows = list(race(BENCHMARK, ["theory"], (0, 1), budgets, simulated.tune, simulated.time, oracle=96))
+        simulated.take_place(patch)
+        rows = list(race(BENCHMARK, ["theory"], (0, 1), budgets, oracle=96))
     assert [(row["seed"], row["policy"]) for row in rows] == [(0, "theory"), (0, ORACLE), (1, "theory"), (1, ORACLE)]
     assert simulated.order == [("theory", 0), ("theory", 0), ("theory", 1)]
     ratios = [one["objective_s"] / other["objective_s"] for one, other in zip(rows[::2], rows[1::2], strict=True)]
