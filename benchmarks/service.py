@@ -37,7 +37,8 @@ import uvloop
 from benchmarks.harness.results import ROOT, Row, finish, options_of, say
 from benchmarks.serving import clients, filled
 from benchmarks.serving.clients import Samples, Service
-from benchmarks.serving.filled import CPUS, LONGEST, MEASURED, WIDE_MEASURED, WIDEST, Loaded, NotEmpty, Scale
+from benchmarks.serving.filled import CPUS, LONGEST, MEASURED, WIDE_MEASURED, WIDEST, Loaded, Scale
+from tuner.errors import InvalidInput
 from tuner.storage.sql import open_storage
 
 RATE_PER_S, PAGES_PER_S = 50.0, 20.0
@@ -173,7 +174,7 @@ def far_paths(loaded: Loaded, draw: random.Random, count: int) -> list[str]:
 
 
 def dispatcher_paths(loaded: Loaded) -> list[str]:
-    pairs = [pair for index, pair in enumerate(loaded.pairs) if loaded.has_library(index)]
+    pairs = [pair for index, pair in enumerate(loaded.pairs) if filled.has_library(index)]
     return [f"/v1/workloads/{key}/dispatcher?target={target}" for key, target in pairs]
 
 
@@ -261,7 +262,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     url, started = options.database_url, time.monotonic()
     try:
         loaded = filled.load(url, Scale(options.records))
-    except NotEmpty as error:
+    except InvalidInput as error:
         print(error, file=sys.stderr)
         return 2
     stored = {"records": options.records, "workloads": loaded.scale.workloads, "large": loaded.scale.large,

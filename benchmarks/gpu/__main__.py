@@ -29,9 +29,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--bundle", type=Path, metavar="DIR", help="a new folder, or a bundle to write again")
     parser.add_argument("--job", type=Path, default=DIETCODE, help="what is searched; DietCode's suites if left out")
-    parser.add_argument(
-        "--arch", action="append", default=[], metavar="SM", help="as in sm_90, in place of the job's targets"
-    )
+    parser.add_argument("--arch", action="append", default=[], metavar="SM", help="in place of the job's targets")
     parser.add_argument("--choices", type=int, default=CHOICES, help="kernels of theory for each workload and target")
     parser.add_argument("--others", type=int, default=OTHERS, help="kernels unlike those, and one another")
     parser.add_argument("--seed", type=int, default=0)
@@ -57,14 +55,11 @@ def pack(options: argparse.Namespace) -> None:
     began_s = time.monotonic()
     document = job_for(parse_job(read_yaml(options.job.read_bytes())).source, options.arch)
     with closing(LocalBuilder()) as builder:
-        made = write_bundle(
-            options.bundle, document, builder, choices=options.choices, others=options.others, seed=options.seed
-        )
+        given = {"choices": options.choices, "others": options.others, "seed": options.seed}
+        made = write_bundle(options.bundle, document, builder, **given)
     spent_s = time.monotonic() - began_s
     print(f"{made.candidates} candidates, {made.left_out} left out, {made.size / 1e6:.1f} MB, {spent_s:.0f} s")
-    print(
-        f"copy {options.bundle} to the GPU's machine, and run there: python {options.bundle.name}/{RUNNER} --seconds S"
-    )
+    print(f"copy {options.bundle} to the GPU's machine, and run: python {options.bundle.name}/{RUNNER} --seconds S")
 
 
 def read_back(folder: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cache
@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from tuner.errors import InvalidInput
 from tuner.library.dispatcher import Dispatcher, Leaf, Node, TableRow, Tree
 from tuner.library.package import package
 from tuner.program.job.jobspec import JobSpec, parse_job
@@ -65,11 +66,6 @@ class Scale:
     def pairs(self) -> int:
         return self.workloads * len(CPUS)
 
-    @property
-    def name(self) -> str:
-        """The large job's, which is stored last."""
-        return f"{LARGE} {self.records}"
-
 
 @dataclass(frozen=True)
 class Loaded:
@@ -82,30 +78,32 @@ class Loaded:
     large: tuple[str, str]
     large_job: str
 
-    def has_library(self, pair: int) -> bool:
-        return pair // len(CPUS) % 2 == 0
 
-
-class NotEmpty(Exception):
-    """The database holds something that this benchmark has not stored."""
+def has_library(pair: int) -> bool:
+    return pair // len(CPUS) % 2 == 0
 
 
 def load(url: str, scale: Scale) -> Loaded:
-    """Fill an empty database; one that was filled at this scale is taken as it is. Raises NotEmpty."""
+    """Fill an empty database; one that was filled at this scale is taken as it is. Raises InvalidInput where it holds
+    something else."""
     upgrade(url)
-    draw = random.Random(0)
+    draw, name = random.Random(0), f"{LARGE} {scale.records}"
     with closing(open_storage(url)) as storage:
         before = storage.find_jobs(JobQuery(text=LARGE)).items
-        if before and before[0].name != scale.name:
-            raise NotEmpty(f"the database was filled at another scale, {before[0].name}; give an empty one")
+        if before and before[0].name != name:
+            raise InvalidInput("database_url", f"was filled at another scale, {before[0].name}", "an empty database")
         if not before and any(storage.pulse().jobs.values()):
-            raise NotEmpty("the database has jobs already; give an empty one")
+            raise InvalidInput("database_url", "has jobs already", "an empty database")
         specs = [_spec(pair) for pair in range(scale.pairs)]
         if not before:
             storage.register_device("local-0", "local", native(), {})
+            each = max(len(MEASURED), scale.records // scale.pairs)
             for pair, spec in enumerate(specs):
-                _store_pair(storage, spec, pair, max(len(MEASURED), scale.records // scale.pairs), draw)
-            _store_large(storage, scale, draw)
+                _store(storage, spec, results_of(each, MEASURED, draw), library=has_library(pair))
+            # The large job is stored last.
+            wide = {"name": name, "instances": [{"T": t} for t in WIDE_MEASURED]}
+            spec = parse_job(dense_job(64 * 51, 64, WIDEST) | wide)
+            _store(storage, spec, results_of(scale.large, WIDE_MEASURED, draw), library=False)
         job = storage.find_jobs(JobQuery(text=LARGE)).items[0]
         (task,) = storage.search_tasks(job.id)
         pairs = [(spec.tasks[0].workload.key, spec.tasks[0].known_target.fingerprint) for spec in specs]
@@ -135,27 +133,19 @@ def _spec(pair: int) -> JobSpec:
     return parse_job(dense_job(n, k, cpu=CPUS[pair % len(CPUS)]))
 
 
-def _store_pair(storage: Storage, spec: JobSpec, pair: int, records: int, draw: random.Random) -> None:
-    lease = leased(storage, spec)
+def _store(storage: Storage, spec: JobSpec, trials: Iterable[MeasureResult], *, library: bool) -> None:
+    """A job that has ended, with its trials and, where it has one, its library."""
+    lease, results = leased(storage, spec), list(trials)
     (row,) = lease.tasks
-    results = list(results_of(records, MEASURED, draw))
-    storage.append_results(lease, row.id, results, [NewEvent("progress", _progress(records))], 60.0, _progress(records))
-    if pair // len(CPUS) % 2 == 0:
-        library = package(_dispatcher(row.task), b"\0" * 4096, "{}", {}, lease.job.id)
-        storage.save_library(lease, row.id, library.files, library.manifest, library.dispatch)
-    storage.finish_job(lease, JobState.COMPLETED, summary=_progress(records))
-
-
-def _store_large(storage: Storage, scale: Scale, draw: random.Random) -> None:
-    wide = {"name": scale.name, "instances": [{"T": t} for t in WIDE_MEASURED]}
-    lease = leased(storage, parse_job(dense_job(64 * 51, 64, WIDEST) | wide))
-    (row,) = lease.tasks
-    results = list(results_of(scale.large, WIDE_MEASURED, draw))
     for start in range(0, len(results), STORED):
-        done = range(start, min(start + STORED, len(results)), EVENTS_EVERY)
+        part = results[start : start + STORED]
+        done = range(start, start + len(part), EVENTS_EVERY)
         events = [NewEvent("progress", _progress(number)) for number in done]
-        storage.append_results(lease, row.id, results[start : start + STORED], events, None, _progress(start))
-    storage.finish_job(lease, JobState.COMPLETED, summary=_progress(scale.large))
+        storage.append_results(lease, row.id, part, events, 60.0, _progress(start + len(part)))
+    if library:
+        made = package(_dispatcher(row.task), b"\0" * 4096, "{}", {}, lease.job.id)
+        storage.save_library(lease, row.id, made.files, made.manifest, made.dispatch)
+    storage.finish_job(lease, JobState.COMPLETED, summary=_progress(len(results)))
 
 
 def _progress(trials: int) -> dict[str, Any]:
@@ -181,24 +171,23 @@ def result_of(
     kernel: MicroKernel, t: int, slowness: float, number: int, *, failed: bool = False, attempt: int = 0
 ) -> MeasureResult:
     """A trial at T = t, ``slowness`` times as slow as can be; the ``number``-th of its search."""
-    latency_s = 1e-6 * t * slowness
-    instance, seen = WorkloadInstance.of({"T": t}), {"round": number // 64, "attempt": attempt, "device": "local-0"}
+    instance, latency_s = WorkloadInstance.of({"T": t}), 1e-6 * t * slowness
+    seen: dict[str, Any] = {"round": number // 64, "attempt": attempt, "device": "local-0"}
     if failed:
-        return MeasureResult(kernel, instance, error_kind=ErrorKind.RUN_TIMEOUT, error="it failed", **seen)  # type: ignore[arg-type]
-    samples = (latency_s, latency_s * 1.01, latency_s * 0.99)
-    told: dict[str, Any] = {"build_s": 0.5, "run_s": 0.05, "predicted_s": latency_s, "anchor_s": 1e-3, **seen}
-    return MeasureResult(kernel, instance, latency_s, samples, phase=Phase.SEARCH if number else Phase.THEORY, **told)
+        return MeasureResult(kernel, instance, error_kind=ErrorKind.RUN_TIMEOUT, error="it failed", **seen)
+    seen |= {"build_s": 0.5, "run_s": 0.05, "predicted_s": latency_s, "anchor_s": 1e-3}
+    samples, phase = (latency_s, latency_s * 1.01, latency_s * 0.99), Phase.SEARCH if number else Phase.THEORY
+    return MeasureResult(kernel, instance, latency_s, samples, phase=phase, **seen)
 
 
 def results_of(count: int, shapes: Sequence[int], draw: random.Random) -> Iterator[MeasureResult]:
-    """So many trials: every kernel at every shape, some of which failed; none of those that libraries have did."""
+    """So many trials: every kernel at every shape, some of which failed; none of those that libraries have did. More
+    kernels than there are in the pool are further attempts."""
     for number in range(count):
-        which = number // len(shapes)
+        which, at = divmod(number, len(shapes))
         failed = which >= LIBRARY_KERNELS and draw.random() < FAILED_SHARE
-        shape = shapes[number % len(shapes)]
-        # More kernels than there are in the pool are further attempts.
-        again, kernel = which // KERNELS, kernels()[which % KERNELS]
-        yield result_of(kernel, shape, 1.0 + draw.random(), which, failed=failed, attempt=again)
+        again, kernel = divmod(which, KERNELS)
+        yield result_of(kernels()[kernel], shapes[at], 1.0 + draw.random(), which, failed=failed, attempt=again)
 
 
 def _dispatcher(task: SearchTask) -> Dispatcher:
@@ -221,19 +210,19 @@ def waiting_jobs(url: str, device: str, count: int) -> list[str]:
 def insert_records(url: str, name: str, seconds: float) -> dict[str, Any]:
     """Store trials under a lease for so long, in the batches that a search makes, each with its events and summary;
     how many that were."""
-    storage = open_storage(url)
-    lease = leased(storage, parse_job(dense_job(4096, 64, device=name)), name)
     records, batches = 0, 0
-    trials, started = _batches(), time.monotonic()
-    while (elapsed_s := time.monotonic() - started) < seconds:
-        batch = next(trials)
-        records, batches = records + len(batch), batches + 1
-        told = SearchSummary("search", batches, records, 10**6, 0, "", elapsed_s, 3600.0, 1e-3, 2e-3, 2.0).to_json()
-        facts = {"count": len(batch), "failed": 0, "position": 0}
-        events = [NewEvent("trials", facts), NewEvent("progress", {**told, "position": 0})]
-        storage.append_results(lease, lease.tasks[0].id, batch, events, elapsed_s, told)
-    assert storage.get_job(lease.job.id).trials == records, "what was acknowledged is stored"
-    _end(storage, lease)
+    with closing(open_storage(url)) as storage:
+        lease, trials = leased(storage, parse_job(dense_job(4096, 64, device=name)), name), _batches()
+        started = time.monotonic()
+        while (elapsed_s := time.monotonic() - started) < seconds:
+            batch = next(trials)
+            records, batches = records + len(batch), batches + 1
+            events = [NewEvent("trials", {"count": len(batch), "failed": 0, "position": 0})]
+            told = _progress(records)
+            events.append(NewEvent("progress", told))
+            storage.append_results(lease, lease.tasks[0].id, batch, events, elapsed_s, told)
+        assert storage.get_job(lease.job.id).trials == records, "what was acknowledged is stored"
+        _end(storage, lease)
     return {"records": records, "batches": batches, "elapsed_s": elapsed_s}
 
 
@@ -253,18 +242,17 @@ def _batches() -> Iterator[list[MeasureResult]]:
 
 def commit_events(url: str, job_device: str, count: int, pause_s: float) -> dict[int, float]:
     """Append numbered events to the waiting job of a device; when each commit returned."""
-    storage = open_storage(url)
-    lease, committed = storage.lease_job(job_device, 3600.0, [job_device]), {}
-    assert lease is not None
-    for index in range(count):
-        time.sleep(pause_s)
-        storage.append_events(lease, [NewEvent("progress", {"index": index})])
-        committed[index] = time.monotonic()
-    _end(storage, lease)
+    with closing(open_storage(url)) as storage:
+        lease, committed = storage.lease_job(job_device, LEASE_S, [job_device]), {}
+        assert lease is not None
+        for index in range(count):
+            time.sleep(pause_s)
+            storage.append_events(lease, [NewEvent("progress", {"index": index})])
+            committed[index] = time.monotonic()
+        _end(storage, lease)
     return committed
 
 
 def _end(storage: Storage, lease: Lease) -> None:
     storage.release_job(lease)
     storage.request_cancel(lease.job.id)
-    storage.close()

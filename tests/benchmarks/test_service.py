@@ -13,8 +13,9 @@ import psycopg
 import pytest
 
 from benchmarks.service import best_paths, far_paths, main
-from benchmarks.serving.filled import CPUS, NotEmpty, Scale, dense_job, load
+from benchmarks.serving.filled import CPUS, Scale, dense_job, has_library, load
 from tests.shares import chosen
+from tuner.errors import InvalidInput
 from tuner.program.job.jobspec import parse_job
 from tuner.storage.sql import open_storage
 
@@ -57,13 +58,13 @@ def test_what_is_loaded_is_what_the_database_serves(empty_url: str) -> None:
         assert rows[key].records == per_pair * len(CPUS)
         task = storage.latest_task(key, target)
         assert (task.workload_key, task.target_fingerprint) == (key, target)
-        if loaded.has_library(index):
+        if has_library(index):
             assert storage.latest_artifact(key, target).dispatch["workload_key"] == key
     # Numbers go on behind the loaded ones.
     storage.create_key("another")
     storage.close()
     assert load(empty_url, TINY) == loaded, "and it is not loaded twice"
-    with pytest.raises(NotEmpty, match="another scale"):
+    with pytest.raises(InvalidInput, match="another scale"):
         load(empty_url, Scale(5000))
 
 
@@ -71,7 +72,7 @@ def test_a_database_with_other_content_is_left_alone(sqlite_url: str) -> None:
     storage = open_storage(sqlite_url)
     storage.create_job(parse_job(dense_job(64, 64)))
     storage.close()
-    with pytest.raises(NotEmpty, match="has jobs already"):
+    with pytest.raises(InvalidInput, match="has jobs already"):
         load(sqlite_url, TINY)
 
 
