@@ -7,7 +7,7 @@ use the instructions of that CPU (``x86-64-v3`` has AVX2), and the peak is that 
 
 ``--against`` takes mm, bmm, linear, mkl, onednn, compile, torch, metaschedule, dietcode, bucket, single and oracle.
 Rivals that take long: ``dietcode`` searches with as many trials as ours did; ``oracle`` measures dozens of kernels for
-each held-out shape, or for ``--oracle-shapes`` of them, and gives the regret of the dispatcher; ``metaschedule`` tunes
+each held-out shape, and gives the regret of the dispatcher; ``metaschedule`` tunes
 each tuned shape on its own, keeps its results in a folder and goes on from there. It serves only shapes that it was
 tuned for. The document is written after each workload; ``--resume`` goes on from it.
 """
@@ -25,7 +25,7 @@ from benchmarks.compare.rows import TIMING, timed_rows
 from benchmarks.compare.searched import tuned_library
 from benchmarks.compare.summary import SHORTEST_S, of_kernels
 from benchmarks.harness.calls import DoesNotApply
-from benchmarks.harness.results import Document, Report, Row, names, say
+from benchmarks.harness.results import Document, Report, names, say
 from benchmarks.harness.suite import Benchmark, suite_here, suite_parser
 from benchmarks.instructions import limit_instructions, restricted
 from benchmarks.rivals import DIETCODE, METASCHEDULE, OURS, metaschedule
@@ -42,7 +42,7 @@ ORACLE, COMPILE = "oracle", "compile"
 
 def main() -> int:
     parser = suite_parser(
-        __doc__, trials=512, seconds=150.0, against=names(DEFAULT_RIVALS), oracle_shapes=int, metaschedule_dir=Path,
+        __doc__, trials=512, seconds=150.0, against=names(DEFAULT_RIVALS), metaschedule_dir=Path,
         metaschedule_trials=256, mcpu=str, resume=False,
     )  # fmt: skip
     options = parser.parse_args()
@@ -81,7 +81,14 @@ def _one(benchmark: Benchmark, options: argparse.Namespace, folder: Path) -> Rep
             report.skipped[f"{benchmark.name}/{name}"] = str(reason)
     report.rows = timed_rows(benchmark, timed, libraries, report.skipped)
     if ORACLE in options.against:
-        _add_oracle(report.rows, tuned, libraries[OURS], options)
+        from benchmarks.oracle import findings  # noqa: PLC0415
+
+        held_out = [row for row in report.rows if not row["tuned_on"]]
+        found = findings(tuned, libraries[OURS], [row["shape"] for row in held_out], options.seed)
+        for row, finding in zip(held_out, found, strict=True):
+            row.update(finding)
+            row["rivals_s"][ORACLE] = row["oracle_s"]
+            say(f"  {row['shape']}  regret {100 * row['regret']:6.2f} %")
     return report
 
 
@@ -108,20 +115,6 @@ def _prepared(
         return None
     report.rival_tuning.append({"workload": benchmark.name, "rival": rival, **spent})
     return folder
-
-
-def _add_oracle(rows: list[Row], tuned: TuneResult, library: Path, options: argparse.Namespace) -> None:
-    from benchmarks.oracle import findings  # noqa: PLC0415
-
-    held_out = [row for row in rows if not row["tuned_on"]]
-    count = len(held_out) if options.oracle_shapes is None else min(options.oracle_shapes, len(held_out))
-    chosen = [held_out[index * len(held_out) // count] for index in range(count)]
-    for row, found in zip(
-        chosen, findings(tuned, library, (row["shape"] for row in chosen), options.seed), strict=True
-    ):
-        row.update(found)
-        row["rivals_s"][ORACLE] = row["oracle_s"]
-        say(f"  {row['shape']}  regret {100 * row['regret']:6.2f} %")
 
 
 if __name__ == "__main__":

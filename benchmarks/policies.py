@@ -44,9 +44,8 @@ def main() -> int:
     if not budgets:
         parser.error("give --trials or --seconds above 0")
     protocol, benchmarks = suite_here(options)
-    rows: list[Row] = []
-    for benchmark in benchmarks:
-        rows += race(benchmark, options.policies, options.seeds, budgets, options.oracle)
+    given = options.policies, options.seeds, budgets, options.oracle
+    rows = [row for benchmark in benchmarks for row in race(benchmark, *given)]
     protocol |= {"seeds": options.seeds, "timing": "libraries at the tuned shapes in alternating samples; medians"}
     return finish(options.json, {"policies": rows, "summary": summary_of(rows), "protocol": protocol})
 

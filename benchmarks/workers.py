@@ -18,8 +18,8 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
@@ -98,37 +98,29 @@ def work(url: str, devices: int, jobs: int, trial_s: float, account: Path) -> No
         loop.run_forever()
 
 
-@contextmanager
-def _workers(options: argparse.Namespace, url: str, accounts: Path) -> Iterator[None]:
-    count, context = min(options.workers, options.devices, options.jobs), get_context("spawn")
-    most, shares = -(-options.jobs // count), [(options.devices + number) // count for number in range(count)]
-    started = [
-        context.Process(target=work, args=(url, share, most, options.trial_s, accounts / f"worker-{number}"))
-        for number, share in enumerate(shares)
-    ]
-    for each in started:
-        each.start()
-    try:
-        yield
-    finally:
-        for each in started:
-            each.terminate()
-        for each in started:
-            each.join(STOP_S)
-            each.kill()
-
-
 # -- the benchmark ----------------------------------------------------------------------------------------------------
 def run(options: argparse.Namespace, url: str) -> Row:
     """The rate of all devices together, and the records beside what the devices did."""
-    share = -(-options.trials // options.jobs)
+    count, context = min(options.workers, options.devices, options.jobs), get_context("spawn")
+    share, most = -(-options.trials // options.jobs), -(-options.jobs // count)
     with closing(open_storage(url)) as storage, tempfile.TemporaryDirectory(prefix="account-") as directory:
         storage.register_device(f"{KEY}-0", KEY, native(), {})
         jobs = [storage.create_job(spec_of(number, share))[0].id for number in range(options.jobs)]
-        with _workers(options, url, Path(directory)):
+        accounts = [Path(directory) / f"worker-{number}" for number in range(count)]
+        devices = [(options.devices + number) // count for number in range(count)]
+        given = [(url, own, most, options.trial_s, path) for own, path in zip(devices, accounts, strict=True)]
+        started = [context.Process(target=work, args=each) for each in given]
+        for each in started:
+            each.start()
+        try:
             seconds = _seconds(storage, jobs, START_S + SLOWEST * options.trials * options.trial_s / options.devices)
-        lines = [line for path in Path(directory).iterdir() for line in path.read_text().splitlines()]
-        did = Counter(tuple(json.loads(line)) for line in lines)
+        finally:
+            for each in started:
+                each.terminate()
+            for each in started:
+                each.join(STOP_S)
+                each.kill()
+        did = Counter(tuple(json.loads(line)) for path in accounts for line in path.read_text().splitlines())
         recorded = Counter(
             (record.workload_key, record.result.kernel.id, str(record.result.instance))
             for job_id in jobs for row in storage.search_tasks(job_id) for record in storage.records_of_task(row.id)

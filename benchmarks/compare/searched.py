@@ -31,7 +31,9 @@ class Searched:
 
 def search(task: SearchTask, seed: int, folder: Path, **budget: Any) -> Searched:
     """A search on this machine. ``budget``: what ``tune_here`` takes, as ``trials``, ``seconds`` or ``policy``."""
-    result = _tune(task, seed, budget)
+    from shapewright.session import tune_here  # noqa: PLC0415 - XGBoost, once the threads are limited
+
+    result = tune_here(task, seed=seed, **budget)
     return Searched(result.summary, result.results, result.save(folder))
 
 
@@ -48,17 +50,13 @@ def tuned_library(
     benchmark: Benchmark, budget: Mapping[str, Any], seed: int, folder: Path, report: Report
 ) -> TuneResult:
     """A search, told to ``report``; its library is in ``folder``, under OURS."""
-    tuned = _tune(benchmark.task, seed, budget)
+    from shapewright.session import tune_here  # noqa: PLC0415
+
+    tuned = tune_here(benchmark.task, seed=seed, **budget)
     report.tuning.append({"workload": benchmark.name, **tuned.summary})
     say(f"{benchmark.name}: {tuned.summary['trials']} trials, {tuned.summary['elapsed_s']:.0f} s")
     tuned.save(folder / OURS)
     return tuned
-
-
-def _tune(task: SearchTask, seed: int, budget: Mapping[str, Any]) -> TuneResult:
-    from shapewright.session import tune_here  # noqa: PLC0415 - XGBoost, once the threads are limited
-
-    return tune_here(task, seed=seed, **budget)
 
 
 def best_so_far(task: SearchTask, results: Sequence[MeasureResult]) -> list[float | None]:

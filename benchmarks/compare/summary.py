@@ -84,21 +84,23 @@ def of_kernels(report: Report) -> dict[str, Any]:
 
 def of_operators(report: Report) -> dict[str, Any]:
     """The summary of one seed's rows. Every shape counts in the means."""
-    rows = report.rows
+    rows, by_rival = report.rows, dict[str, dict[str, Any]]()
     rivals = list(dict.fromkeys(name for row in rows for name in row["vs"]))
     operators = {name: _by_rival(own, rivals) for name, own in grouped(rows, "operator").items()}
-    means = {name: [each[name]["geomean"] for each in operators.values() if name in each] for name in rivals}
-    worst = {name: min((row["vs"][name], at) for at, row in enumerate(rows) if name in row["vs"]) for name in rivals}
+    for name in rivals:
+        worst = min((row for row in rows if name in row["vs"]), key=lambda row: float(row["vs"][name]))
+        figures = {
+            "geomean_vs": mean(against(name), rows),
+            "interval_vs": interval_of(rows, name),
+            "geomean_vs_held_out": mean(against(name), held_out(rows)),
+            "geomean_over_operators": geomean([each[name]["geomean"] for each in operators.values() if name in each]),
+            "worst_vs": worst["vs"][name],
+            "worst_at": {"workload": worst["workload"], "shape": format_shape(worst["shape"])},
+        }
+        for figure, value in figures.items():
+            by_rival.setdefault(figure, {})[name] = value
     return {
-        "geomean_vs": {name: mean(against(name), rows) for name in rivals},
-        "interval_vs": {name: interval_of(rows, name) for name in rivals},
-        "geomean_vs_held_out": {name: mean(against(name), held_out(rows)) for name in rivals},
-        "geomean_over_operators": {name: geomean(values) for name, values in means.items()},
-        "worst_vs": {name: ratio for name, (ratio, _) in worst.items()},
-        "worst_at": {
-            name: {"workload": rows[at]["workload"], "shape": format_shape(rows[at]["shape"])}
-            for name, (_, at) in worst.items()
-        },
+        **by_rival,
         "by_operator": operators,
         "by_workload": {name: _by_rival(own, rivals) for name, own in grouped(rows, "workload").items()},
         "bandwidth_fraction": mean(bandwidth, rows),
@@ -144,20 +146,12 @@ def medians(summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def not_applicable(report: Report) -> dict[str, dict[str, str]]:
-    """Why a rival was not timed at a workload's shapes, and at which, unless at all; by rival and workload."""
+    """Why a rival was not timed at a workload's shapes, and at which first, unless at all; by rival and workload."""
     result: dict[str, dict[str, str]] = {}
     for key, reason in report.skipped.items():
         workload, _, rival = key.rpartition("/")
         result.setdefault(rival, {})[workload] = reason
-    for workload, rows in grouped(report.rows, "workload").items():
-        shapes = {format_shape(row["shape"]) for row in rows}
-        for rival in dict.fromkeys(name for row in rows for name in row["not_timed"]):
-            at: dict[str, dict[str, None]] = {}
-            for row in rows:
-                if rival in row["not_timed"]:
-                    at.setdefault(row["not_timed"][rival], {})[format_shape(row["shape"])] = None
-            told = [
-                reason if set(where) == shapes else f"at {', '.join(where)}: {reason}" for reason, where in at.items()
-            ]
-            result.setdefault(rival, {})[workload] = "; ".join(told)
+    for row in report.rows:
+        for rival, reason in row["not_timed"].items():
+            result.setdefault(rival, {}).setdefault(row["workload"], f"at {format_shape(row['shape'])}: {reason}")
     return result

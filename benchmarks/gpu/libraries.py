@@ -2,7 +2,7 @@
 
 It runs on a host with the GPU, with PyTorch for CUDA. DIR is what ``shapewright tune`` or ``pull`` wrote: one library
 or a folder of several. Libraries of one workload are contenders, as are PyTorch's own ways. All take turns: CUDA graphs
-of calls, replayed in an order drawn anew (benchmarks.gpu.graphs). Before that each library is called at shapes
+of calls, replayed in an order drawn anew (benchmarks.gpu.contest). Before that each library is called at shapes
 drawn at random, between guard regions, and compared with float64.
 
 ``--shapes`` are sizes of the first shape variable, ``--compiled`` those beside torch.compile, which tunes each;
@@ -29,8 +29,7 @@ import torch.nn.functional as F  # noqa: N812
 
 import shapewright as sw
 from benchmarks.gpu import times
-from benchmarks.gpu.contest import OPS, RIVALS, Contest, checks, in_tf32
-from benchmarks.gpu.graphs import measure
+from benchmarks.gpu.contest import OPS, RIVALS, Contest, checks, in_tf32, measure
 from benchmarks.harness.results import finish, integers, options_of
 from benchmarks.harness.turns import geomean
 from tuner.errors import InvalidInput, ShapewrightError

@@ -40,62 +40,54 @@ class Samples:
     elapsed_s: float = 0.0
 
 
-class Connection:
-    """One connection, opened again after it has broken. Answers must have a Content-Length."""
-
-    def __init__(self, service: Service) -> None:
-        self._service = service
-        self._streams: Streams | None = None
-
-    async def ask(self, path: str) -> int:
-        """The status of the answer, which is read whole; 0 if there was none."""
-        try:
-            async with asyncio.timeout(TIMEOUT_S):
-                self._streams = self._streams or await asyncio.open_connection(*self._service.address)
-                reader, writer = self._streams
-                writer.write(self._service.request(path))
-                head = (await reader.readuntil(b"\r\n\r\n")).lower()
-                await reader.readexactly(int(head.split(b"content-length:", 1)[1].split(b"\r\n", 1)[0]))
-        except (OSError, asyncio.IncompleteReadError, TimeoutError):
-            self.close()
-            return 0
-        return int(head[9:12])
-
-    def close(self) -> None:
-        if self._streams is not None:
-            self._streams[1].close()
-            self._streams = None
-
-
 def load(
     service: Service, paths: Sequence[str], seconds: float, connections: int, rate_per_s: float | None = None
 ) -> Samples:
     """With a rate an open loop: requests at fixed times, however slow the answers are; latencies count from the time
     when each was due. Else a closed one: each connection sends the next request once it has the answer to the one
-    before."""
+    before. A connection that breaks is opened again; a request without an answer has status 0."""
 
     async def together() -> Samples:
         samples, numbers, draw = Samples(), itertools.count(), random.Random(time.time_ns())
         begun = time.monotonic()
 
         async def run() -> None:
-            connection = Connection(service)
+            streams: Streams | None = None
             while True:
                 number = next(numbers)
                 due = begun + number / rate_per_s if rate_per_s else time.monotonic()
                 if due >= begun + seconds:
-                    return connection.close()
+                    break
                 await asyncio.sleep(max(0.0, due - time.monotonic()))
-                status = await connection.ask(paths[number % len(paths)] if rate_per_s else draw.choice(paths))
-                samples.statuses[status] += 1
-                if status == 200:
-                    samples.latencies_s.append(time.monotonic() - due)
+                try:
+                    async with asyncio.timeout(TIMEOUT_S):
+                        streams = streams or await asyncio.open_connection(*service.address)
+                        path = paths[number % len(paths)] if rate_per_s else draw.choice(paths)
+                        samples.statuses[status := await _ask(service, streams, path)] += 1
+                    if status == 200:
+                        samples.latencies_s.append(time.monotonic() - due)
+                except (OSError, asyncio.IncompleteReadError, TimeoutError):
+                    samples.statuses[0] += 1
+                    if streams is not None:
+                        streams[1].close()
+                    streams = None
+            if streams is not None:
+                streams[1].close()
 
         await asyncio.gather(*(run() for _ in range(connections)))
         samples.elapsed_s = time.monotonic() - begun
         return samples
 
     return uvloop.run(together())
+
+
+async def _ask(service: Service, streams: Streams, path: str) -> int:
+    """The status of the answer, which is read whole, and must have a Content-Length."""
+    reader, writer = streams
+    writer.write(service.request(path))
+    head = (await reader.readuntil(b"\r\n\r\n")).lower()
+    await reader.readexactly(int(head.split(b"content-length:", 1)[1].split(b"\r\n", 1)[0]))
+    return int(head[9:12])
 
 
 # -- event streams ----------------------------------------------------------------------------------------------------

@@ -79,7 +79,7 @@ def test_what_does_not_apply_is_named_with_the_reason_and_its_shapes() -> None:
     rows = [row("a", 1, 1, 1), row("a", 2, 1, 1, not_timed=slow), row("b", 2, 1, 1, not_timed=slow)]
     report = Report(rows, skipped={"a/b [T/2]/mkl": "it multiplies matrices"})
     assert not_applicable(report) == {
-        "mkl": {"a/b [T/2]": "it multiplies matrices"}, "dlight": {"a": "at T=2: slow", "b": "slow"},
+        "mkl": {"a/b [T/2]": "it multiplies matrices"}, "dlight": {"a": "at T=2: slow", "b": "at T=2: slow"},
     }  # fmt: skip
 
 
