@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.harness.results import Row, finish, options_of, say
+from benchmarks.harness.results import Row, finish, options_of
 from tuner.library.dispatcher import Tree
 from tuner.library.fitting import chosen, fit, leaves
 from tuner.library.selection import select
@@ -43,30 +43,26 @@ AT_ONCE = 8192
 
 def main() -> int:
     options = options_of(__doc__, most=256).parse_args()
-    rows: list[Row] = []
-    for name, task in tasks(options.most).items():
-        for which, kernels in sets_of(task).items():
-            rows.append({"workload": name, "set": which, **figures(task, kernels)})
-            say(str(rows[-1]))
+    rows = [
+        {"workload": name, "set": which, **figures(task, kernels)}
+        for name, task in tasks(options.most).items() for which, kernels in sets_of(task).items()
+    ]  # fmt: skip
     summary = {each: {figure: max(row[each][figure] for row in rows) for figure in ("mean", "p99", "max")}
                for each in ("extents", "features")}  # fmt: skip
     summary["two_kernels"] = {"mean": max(row["two_kernels"]["mean"] for row in rows)}
-    return finish(
-        options.json, {"rows": rows, "summary": summary, "protocol": {"rates": "typical", "most": options.most}}
-    )
+    protocol = {"rates": "typical", "most": options.most}
+    return finish(options.json, {"rows": rows, "summary": summary, "protocol": protocol})
 
 
 def tasks(most: int) -> dict[str, SearchTask]:
     """``most``: the largest value of each of two variables; of one twice as much."""
     t, m, n = (ShapeVar(name, range(1, end)) for name, end in (("T", 2 * most + 1), ("M", most + 1), ("N", most + 1)))
     one, two = dict[str, Any](shape_vars=(t,), target=V4), dict[str, Any](shape_vars=(m, n), target=V4)
-    batched = {"b": 12, "m": m, "n": n, "k": 64}
+    rows, batched = {"m": t, "n": 768, "k": 768}, {"b": 12, "m": m, "n": n, "k": 64}
     return {
-        "dense, T rows": SearchTask("dense", {"m": t, "n": 768, "k": 768}, **one),
+        "dense, T rows": SearchTask("dense", rows, **one),
         "dense, T rows, 2 threads": SearchTask("dense", {"m": t, "n": 3072, "k": 768}, **one, threads=2),
-        "dense in bfloat16, T rows": SearchTask(
-            "dense", {"m": t, "n": 768, "k": 768}, (t,), target=AMX, dtype="bfloat16"
-        ),
+        "dense in bfloat16, T rows": SearchTask("dense", rows, (t,), target=AMX, dtype="bfloat16"),
         "dense, M x N": SearchTask("dense", {"m": m, "n": n, "k": 256}, **two),
         "dense, M x N, 2 threads": SearchTask("dense", {"m": m, "n": n, "k": 768}, **two, threads=2),
         "matmul, M x N": SearchTask("matmul", {"m": m, "n": n, "k": 64}, **two),
@@ -111,8 +107,7 @@ def _known(
 
 def _regret(tree: Tree, names: Sequence[str], points: Ints, latency_s: Floats) -> dict[str, float]:
     served_s = latency_s[np.arange(len(points)), chosen(tree, names, points)]
-    regret = served_s / latency_s.min(axis=1) - 1
-    return {**_statistics(regret), "leaves": leaves(tree)}
+    return {**_statistics(served_s / latency_s.min(axis=1) - 1), "leaves": leaves(tree)}
 
 
 def _statistics(values: Floats) -> dict[str, float]:

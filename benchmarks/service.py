@@ -81,12 +81,14 @@ class Figures:
 
     def of_requests(self) -> None:
         (host, port), key = self.service.address, {"Authorization": f"Bearer {self.service.key}"}
+        having = [pair for index, pair in enumerate(self.loaded.pairs) if filled.has_library(index)]
+        dispatchers = [f"/v1/workloads/{key}/dispatcher?target={target}" for key, target in having]
         mixed = best_paths(self.loaded, random.Random(0), MIXED)
         with httpx.Client(base_url=f"http://{host}:{port}", headers=key, timeout=ANSWER_S) as asking:
             loads = {
                 "best": (mixed, RATE_PER_S),
                 "best_far": (far_paths(self.loaded, random.Random(1), MIXED), PAGES_PER_S),
-                "dispatcher": (dispatcher_paths(self.loaded), RATE_PER_S),
+                "dispatcher": (dispatchers, RATE_PER_S),
                 "jobs_page": (["/v1/jobs"], PAGES_PER_S),
                 "trials_page": (
                     pages(asking, f"/v1/jobs/{self.loaded.large_job}/trials?limit=1000", "after"), PAGES_PER_S
@@ -171,11 +173,6 @@ def far_paths(loaded: Loaded, draw: random.Random, count: int) -> list[str]:
     key, target = loaded.large
     shapes = [t for t in range(1, WIDEST + 1) if t not in WIDE_MEASURED]
     return [f"/v1/workloads/{key}/best?target={target}&shape=m={16 * draw.choice(shapes)}" for _ in range(count)]
-
-
-def dispatcher_paths(loaded: Loaded) -> list[str]:
-    pairs = [pair for index, pair in enumerate(loaded.pairs) if filled.has_library(index)]
-    return [f"/v1/workloads/{key}/dispatcher?target={target}" for key, target in pairs]
 
 
 def pages(asking: httpx.Client, path: str, following: str) -> list[str]:

@@ -88,10 +88,9 @@ def text_of(document: Mapping[str, Any]) -> str:
     return "{\n" + ",\n".join(f"{json.dumps(name)}: {member(value)}" for name, value in document.items()) + "\n}\n"
 
 
-def finish(path: Path | None, document: Mapping[str, Any]) -> int:
-    """Write the document, where a path is given, print its summary, and give the exit code."""
-    if path is not None:
-        write(path, document)
+def finish(path: Path, document: Mapping[str, Any]) -> int:
+    """Write the document, print its summary, and give the exit code."""
+    write(path, document)
     print(json.dumps(document["summary"], indent=1), flush=True)
     return 0
 
@@ -126,10 +125,9 @@ class Document:
         if not resume or not path.exists():
             return
         data = read(path)
-        before = data["protocol"]
+        before, remedy = data["protocol"], "the same options as then, another --json, or no --resume"
         for name, value in self._protocol.items():
             if before.get(name) != value:
-                remedy = "the same options as then, another --json, or no --resume"
                 raise InvalidInput("resume", f"{path} has {name} {before.get(name)}, this run {value}", remedy)
         self._done = [(workload, seed) for workload, seed in before["done"]]
         self._report = Report(data["rows"], before["tuning"], before["rival_tuning"], before["skipped"])
@@ -172,15 +170,15 @@ def options_of(doc: str | None, **options: Any) -> argparse.ArgumentParser:
     """
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, given in options.items():
-        flag, kind = f"--{name.replace('_', '-')}", type(given)
+        flag = f"--{name.replace('_', '-')}"
+        parse: Any = names if isinstance(given, list) else type(given)
+        if isinstance(given, tuple):
+            parse = numbers if isinstance(given[0], float) else integers
         if given is False:
             parser.add_argument(flag, action="store_true")
         elif callable(given):
             parser.add_argument(flag, type=given)
         else:
-            parse: Any = names if isinstance(given, list) else kind
-            if isinstance(given, tuple):
-                parse = numbers if isinstance(given[0], float) else integers
             parser.add_argument(flag, type=parse, default=given, help=f"default: {given}")
     parser.add_argument("--json", type=Path, metavar="OUT", required=True)
     return parser
@@ -201,8 +199,8 @@ def numbers(text: str) -> tuple[float, ...]:
 
 def count(text: str) -> int:
     """1 or more."""
-    if int(text) < 1:
-        raise ValueError(text)
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of 1 or more")
     return int(text)
 
 

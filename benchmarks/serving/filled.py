@@ -94,7 +94,10 @@ def load(url: str, scale: Scale) -> Loaded:
             raise InvalidInput("database_url", f"was filled at another scale, {before[0].name}", "an empty database")
         if not before and any(storage.pulse().jobs.values()):
             raise InvalidInput("database_url", "has jobs already", "an empty database")
-        specs = [_spec(pair) for pair in range(scale.pairs)]
+        specs = [
+            parse_job(dense_job(64 * (1 + number % 50), 64 * (1 + number // 50), cpu=cpu))
+            for number in range(scale.workloads) for cpu in CPUS
+        ]  # fmt: skip
         if not before:
             storage.register_device("local-0", "local", native(), {})
             each = max(len(MEASURED), scale.records // scale.pairs)
@@ -125,12 +128,6 @@ def leased(storage: Storage, spec: JobSpec, device: str = "local") -> Lease:
     lease = storage.lease_job(f"benchmark {device}", LEASE_S, [device])
     assert lease is not None
     return lease
-
-
-def _spec(pair: int) -> JobSpec:
-    workload = pair // len(CPUS)
-    n, k = 64 * (1 + workload % 50), 64 * (1 + workload // 50)
-    return parse_job(dense_job(n, k, cpu=CPUS[pair % len(CPUS)]))
 
 
 def _store(storage: Storage, spec: JobSpec, trials: Iterable[MeasureResult], *, library: bool) -> None:
