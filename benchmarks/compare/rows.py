@@ -137,7 +137,7 @@ def row_of(benchmark: Benchmark, shape: Shape, max_abs_error: float, not_timed: 
         "workload": benchmark.name, "operator": benchmark.operator, "shape": dict(shape),
         "tuned_on": benchmark.tuned_on(shape), "flops": workload.flops(dims), "bytes": moved,
         "exceeds_l2": moved > task.known_target.hardware.l2_bytes * task.threads,
-        "extents": workload.axis_sizes(dims), "max_abs_error": max_abs_error, "not_timed": dict(not_timed),
+        "max_abs_error": max_abs_error, "not_timed": dict(not_timed),
         "samples_s": {},
     }  # fmt: skip
 

@@ -44,11 +44,8 @@ def mean(ratio: Ratio, rows: Iterable[Row]) -> float | None:
 
 def interval_of(rows: Iterable[Row], rival: str = BEST) -> tuple[float, float] | None:
     """The interval of the geometric mean of ours against a rival, from the rows' own samples; None without a row."""
-    pairs = []
-    for row in rows:
-        name = fastest_vendor(row) if rival == BEST else rival
-        if name in row["samples_s"]:
-            pairs.append((row["samples_s"][name], row["samples_s"][OURS]))
+    named = ((row["samples_s"], fastest_vendor(row) if rival == BEST else rival) for row in rows)
+    pairs = [(samples[name], samples[OURS]) for samples, name in named if name in samples]
     return interval(pairs) if pairs else None
 
 

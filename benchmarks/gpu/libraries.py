@@ -19,7 +19,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -113,39 +112,33 @@ def summary(rows: Sequence[Mapping[str, Any]], ours: str) -> dict[str, dict[str,
     return found
 
 
-@dataclass(frozen=True)
-class Step:
-    """One entry of a part of the document."""
-
-    part: str
-    title: str
-    size: int | None
-    run: Callable[[], dict[str, Any]]
+Step = tuple[str, str, int | None, Callable[[], dict[str, Any]]]
+"""A part of the document, the workload's title, a size, and what makes the entry."""
 
 
 def steps(every: Sequence[Contest], options: argparse.Namespace) -> Iterator[Step]:
     layers = sorted((each for each in every if each.op == "dense"), key=lambda each: each.dtype)
     for each in every if options.checks else ():
-        yield Step("checks", each.title, None, partial(checks, each, options.checks))
+        yield ("checks", each.title, None, partial(checks, each, options.checks))
     for size, each in itertools.product(options.shapes, every):
-        yield Step("rows", each.title, size, partial(row, each, size))
+        yield ("rows", each.title, size, partial(row, each, size))
     for size, each in itertools.product(options.shapes[:1], every):
-        yield Step("calls", each.title, size, partial(calls, each, size))
+        yield ("calls", each.title, size, partial(calls, each, size))
     for size, each in itertools.product(options.compiled or (), layers):
-        yield Step("compiled", each.title, size, partial(compiled, each, size))
+        yield ("compiled", each.title, size, partial(compiled, each, size))
 
 
 def fill(document: dict[str, Any], every: Iterable[Step], until: float) -> None:
     """Do what there is time for. What fails is left out, with the reason, and so is all that a lost context ends."""
-    for step in every:
+    for part, title, size, run in every:
         problem = "no time is left" if time.monotonic() > until else ""
         try:
             if not problem:
-                document[step.part].append(step.run())
+                document[part].append(run())
         except Exception as error:
             problem = f"{type(error).__name__}: {error}"[:300]
         if problem:
-            leave_out(document, step.part, step.title, step.size, problem)
+            leave_out(document, part, title, size, problem)
         if any(word in problem.lower() for word in FATAL):
             return
 

@@ -214,9 +214,8 @@ def insert_records(url: str, name: str, seconds: float) -> dict[str, Any]:
         while (elapsed_s := time.monotonic() - started) < seconds:
             batch = next(trials)
             records, batches = records + len(batch), batches + 1
-            events = [NewEvent("trials", {"count": len(batch), "failed": 0, "position": 0})]
-            told = _progress(records)
-            events.append(NewEvent("progress", told))
+            told, counts = _progress(records), {"count": len(batch), "failed": 0, "position": 0}
+            events = [NewEvent("trials", counts), NewEvent("progress", told)]
             storage.append_results(lease, lease.tasks[0].id, batch, events, elapsed_s, told)
         assert storage.get_job(lease.job.id).trials == records, "what was acknowledged is stored"
         _end(storage, lease)

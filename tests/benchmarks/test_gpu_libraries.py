@@ -22,15 +22,15 @@ def failing(error: Exception) -> dict[str, Any]:
 
 def test_what_fails_is_left_out_and_the_rest_is_done() -> None:
     found = document()
-    steps = [Step("rows", "a", 1, lambda: failing(ValueError("odd"))), Step("rows", "b", 2, lambda: {"us": {}})]
+    steps: list[Step] = [("rows", "a", 1, lambda: failing(ValueError("odd"))), ("rows", "b", 2, lambda: {"us": {}})]
     fill(found, steps, time.monotonic() + 60)
     assert found == {"rows": [{"us": {}}], "left_out": [["rows", "a", 1, "ValueError: odd"]]}
 
 
 def test_a_lost_context_ends_all_and_so_does_the_time() -> None:
     found = document()
-    steps = [Step("rows", "a", 1, lambda: failing(RuntimeError("CUDA error: an illegal memory access")))]
-    steps.append(Step("rows", "b", 2, lambda: failing(AssertionError("not reached"))))
+    steps: list[Step] = [("rows", "a", 1, lambda: failing(RuntimeError("CUDA error: an illegal memory access")))]
+    steps.append(("rows", "b", 2, lambda: failing(AssertionError("not reached"))))
     fill(found, steps, time.monotonic() + 60)
     assert [each[1] for each in found["left_out"]] == ["a"]
     fill(found, steps, time.monotonic() - 1)

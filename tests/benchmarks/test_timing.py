@@ -20,7 +20,7 @@ from tuner.program.target import native
 
 def row(ours: float, tuned_on: bool = False, m: int = 64, **rivals: float) -> dict[str, Any]:
     result: dict[str, Any] = {
-        "workload": "w", "shape": {"T": m}, "tuned_on": tuned_on, "flops": 1000, "extents": {"m": m},
+        "workload": "w", "shape": {"T": m}, "tuned_on": tuned_on, "flops": 1000,
         "max_abs_error": 0.0, "samples_s": {},
     }  # fmt: skip
     add_timing(result, {name: [s] for name, s in {"ours": ours, "peak": 1.0, **rivals}.items()}, 1e6)
