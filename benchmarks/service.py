@@ -109,7 +109,7 @@ class Figures:
             self.add("best_closed", together)
             self.summary["best_per_s"] = together.statuses.total() / together.elapsed_s
             self.summary |= lookup_figures(asking, self.loaded)
-        stored = self.pool.submit(filled.insert_records, self.url, fresh("inserts"), self.seconds).result()
+        stored = self.pool.submit(filled.insert_records, self.url, f"inserts-{time.time_ns()}", self.seconds).result()
         self.summary["inserts_per_s"] = stored["records"] / stored["elapsed_s"]
         self.rows.append({"figure": "inserts", **stored})
 
@@ -128,7 +128,7 @@ class Figures:
         self.summary["idle_streams_cores"] = max(0.0, during - before)
 
     async def _event_latencies(self, count: int) -> list[float]:
-        name = fresh("events")
+        name = f"events-{time.time_ns()}"
         [job_id] = await self._aside(filled.waiting_jobs, self.url, name, 1)
         reader, writer = await clients.stream(self.service, job_id)
         arriving = asyncio.create_task(clients.arrivals(reader, count))
@@ -206,10 +206,6 @@ def lookup_figures(asking: httpx.Client, loaded: Loaded) -> dict[str, float]:
         "lookup_1000_s": statistics.median_low(seconds[1:9]),
         "lookup_1000_again_s": statistics.median_low(seconds[9:]),
     }
-
-
-def fresh(name: str) -> str:
-    return f"{name}-{time.time_ns()}"
 
 
 # -- the run ----------------------------------------------------------------------------------------------------------
