@@ -5,11 +5,12 @@ process, in alternating samples. More: each in a process of its own, in alternat
 job file takes; a rival that has no routine for one is skipped, and named with the reason. With --mcpu all contenders
 use the instructions of that CPU (``x86-64-v3`` has AVX2), and the peak is that of these.
 
-``--against`` takes mm, bmm, linear, mkl, onednn, compile, torch, metaschedule, dietcode, bucket, single and oracle.
-Rivals that take long: ``dietcode`` searches with as many trials as ours did; ``oracle`` measures dozens of kernels for
-each held-out shape, and gives the regret of the dispatcher; ``metaschedule`` tunes
-each tuned shape on its own, keeps its results in a folder and goes on from there. It serves only shapes that it was
-tuned for. The document is written after each workload; ``--resume`` goes on from it.
+``--against`` takes mm, bmm, linear, mkl, onednn, compile, torch, metaschedule, dietcode, bucket, single, separate and
+oracle. Rivals that take long: ``dietcode`` searches with as many trials as ours did; ``separate`` tunes a library for
+each piece of a program that no rule takes whole, each for an equal share of the budget; ``oracle`` measures dozens of
+kernels for each held-out shape, and gives the regret of the dispatcher; ``metaschedule`` tunes each tuned shape on its
+own, keeps its results in a folder and goes on from there. It serves only shapes that it was tuned for. The document is
+written after each workload; ``--resume`` goes on from it.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ from benchmarks.compare.searched import tuned_library
 from benchmarks.compare.summary import SHORTEST_S, of_kernels
 from benchmarks.harness.calls import DoesNotApply
 from benchmarks.harness.results import Document, Report, names, say
-from benchmarks.harness.suite import Benchmark, suite_here, suite_parser
+from benchmarks.harness.suite import Benchmark, parts_of, suite_here, suite_parser
 from benchmarks.instructions import limit_instructions, restricted
-from benchmarks.rivals import DIETCODE, METASCHEDULE, OURS, metaschedule
+from benchmarks.rivals import DIETCODE, METASCHEDULE, OURS, SEPARATE, metaschedule
 from tuner.errors import InvalidInput
 from tuner.program.target import native
 
@@ -100,6 +101,13 @@ def _prepared(
         from benchmarks.oracle import save_ablation  # noqa: PLC0415 - TVM, once the threads are limited
 
         return save_ablation(rival, tuned, folder)
+    if rival == SEPARATE:
+        parts, aside = parts_of(benchmark), Report()
+        budget = {"trials": options.trials // len(parts), "seconds": options.seconds / len(parts)}
+        for number, part in enumerate(parts):
+            tuned_library(part, budget, options.seed, folder / str(number), aside)
+        report.rival_tuning += [{**each, "rival": SEPARATE} for each in aside.tuning]
+        return folder
     if rival == METASCHEDULE:
         shapes = [instance.shape for instance in tuned.task.instances]
         folder = metaschedule.tune_shapes(

@@ -90,8 +90,8 @@ def _one(benchmark: Benchmark, seed: int, contenders: Sequence[str], options: ar
         tuned_library(benchmark, budget, seed, folder, report)
         libraries = {OURS: folder / OURS}
         if is_fused(benchmark.operator):
-            for part, its in parts_of(benchmark).items():
-                tuned_library(its, budget, seed, folder / SEPARATE / part, report)
+            for number, part in enumerate(parts_of(benchmark)):
+                tuned_library(part, budget, seed, folder / SEPARATE / str(number), report)
             libraries[SEPARATE] = folder / SEPARATE
         if METASCHEDULE in contenders:
             # One search for all seeds of ours: what is kept is used again.

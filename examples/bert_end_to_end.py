@@ -24,8 +24,8 @@ from typing import Any
 import torch
 
 import shapewright as sw
-from benchmarks.harness.local_service import local_service, say
 from benchmarks.nets.zoo import Bert
+from examples.local_service import local_service, say
 
 WORDS, BATCH = 1000, 2
 TOLERANCE = 1e-3

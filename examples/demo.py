@@ -36,7 +36,7 @@ from typing import Any  # noqa: E402
 import numpy as np  # noqa: E402
 
 import shapewright as sw  # noqa: E402
-from benchmarks.harness.local_service import local_service, say  # noqa: E402
+from examples.local_service import local_service, say  # noqa: E402
 from tuner.device_speed import over_all  # noqa: E402
 from tuner.measure.timing.protocol import Anchor  # noqa: E402
 from tuner.measure.timing.turns import LEAST_TURNS, TurnTaking, called  # noqa: E402

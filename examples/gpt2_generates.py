@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 import shapewright as sw
-from benchmarks.harness.local_service import local_service, say
+from examples.local_service import local_service, say
 
 VOCABULARY = 1000
 CACHES = ("dynamic", "static")

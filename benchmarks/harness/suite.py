@@ -23,6 +23,7 @@ from typing import Any
 
 import yaml
 
+from benchmarks.harness.calls import DoesNotApply
 from benchmarks.harness.remote import limit_threads
 from benchmarks.harness.results import options_of
 from tuner.errors import InvalidInput
@@ -31,6 +32,7 @@ from tuner.program.job.build import workload_from_json
 from tuner.program.job.documents import read_yaml
 from tuner.program.job.shape_fields import parse_instances, parse_shape_vars
 from tuner.program.job.task import SearchTask
+from tuner.program.language.part import Part, part_of
 from tuner.program.language.workload import ShapeVar, Workload
 from tuner.program.target import Target, native
 
@@ -122,7 +124,7 @@ def named(workload: Workload) -> tuple[str, Args]:
 
 
 def is_fused(name: str) -> bool:
-    return "chain" in OPERATORS.get(name, {})
+    return "after" in OPERATORS.get(name, {})
 
 
 def names_of(names: Sequence[str]) -> list[str]:
@@ -151,8 +153,7 @@ def benchmarks_of(name: str, target: Target, threads: int, timed: Sequence[int] 
     sizes = told.get("layers") or {_label(name, each, told["sizes"]): each for each in told["sizes"]}
 
     def task(size: Mapping[str, Any]) -> SearchTask:
-        own = {"sizes", "layers", "values", "chain", "chain_axes"} | ({"op"} if "program" in told else set())
-        data = {field: value for field, value in told.items() if field not in own}
+        data = {field: value for field, value in told.items() if field not in ("sizes", "layers", "values", "after")}
         workload = workload_from_json({**data, "extents" if "program" in told else "args": size})
         return SearchTask(workload, shape_vars=(variable,), instances=tuned, target=target, threads=threads)
 
@@ -162,20 +163,40 @@ def benchmarks_of(name: str, target: Target, threads: int, timed: Sequence[int] 
     ]
 
 
-def parts_of(benchmark: Benchmark) -> dict[str, Benchmark]:
-    """What a fused operator is compared with at the same shapes: ``bare``, the operator alone, and ``chain``, the rest.
+def parts_of(benchmark: Benchmark) -> list[Benchmark]:
+    """What a program is in parts, each a program of its own, in the order in which they run: a fused operator up to
+    where its file cuts it, and the rest; another one in the pieces that theory expects to be fastest.
 
-    The first input of the chain is what bare computes; its others are the fused one's remaining ones, in order.
+    Raises DoesNotApply where a rule takes the program whole.
     """
-    told, task = OPERATORS[benchmark.operator], benchmark.task
-    data = task.workload.to_json()
-    sizes = data.get("args") or data["extents"]
-    extents = {axis: sizes[size] for axis, size in told["chain_axes"].items()}
-    parts = {"bare": {"op": told["op"], "args": sizes}, "chain": {"program": told["chain"], "extents": extents}}
-    return {
-        part: replace(benchmark, name=f"{benchmark.name}: {part}", task=task.part(workload_from_json(each)))
-        for part, each in parts.items()
-    }
+    from tuner.schedule import rules_of  # noqa: PLC0415 - TVM, once the threads are limited
+    from tuner.schedule.cut.rule import Cut  # noqa: PLC0415
+
+    task = benchmark.task
+    if is_fused(benchmark.operator):
+        computed = [stage.tensor for stage in task.workload.program.stages]
+        end = computed.index(OPERATORS[benchmark.operator]["after"]) + 1
+        parts = [part_of(task.workload, stages) for stages in (range(end), range(end, len(computed)))]
+    elif cut := next((rule for rule in rules_of(task) if isinstance(rule, Cut)), None):
+        parts = list(cut.parts(task.workload))
+    else:
+        raise DoesNotApply("a rule takes it whole")
+    return [replace(benchmark, name=f"{benchmark.name}: {part.program.outputs[0]}", task=alone(task, part))
+            for part in parts]  # fmt: skip
+
+
+def alone(task: SearchTask, part: Part) -> SearchTask:
+    """The task of a part as a program of its own, whose axes, tensors and shapes are those of the whole."""
+    data = {
+        "program": str(part.program), "outputs": list(part.program.outputs), "constant": list(part.constants),
+        "extents": {name: str(dim) for name, dim in part.extents}, "dtype": dict(part.dtypes),
+        "padded": dict(part.padding),
+        "shapes": {each.name: [str(dim.substituted(part.symbol_exprs)) for dim in each.dims] for each in part.inputs},
+    }  # fmt: skip
+    return SearchTask(
+        workload_from_json(data), shape_vars=task.shape_vars, instances=task.instances, target=task.target,
+        threads=task.threads,
+    )  # fmt: skip
 
 
 def _label(name: str, sizes: Mapping[str, Any], among: Sequence[Mapping[str, Any]]) -> str:

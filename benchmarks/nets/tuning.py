@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import shapewright as sw
-from benchmarks.harness.local_service import local_service
+from examples.local_service import local_service
 from shapewright.models.tasks import ModelTasks
 from tuner.program.language.workload import JsonObject
 from tuner.search.summary import SearchSummary, Stage

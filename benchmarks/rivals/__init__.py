@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path
 
 import shapewright as sw
-from benchmarks.harness.calls import Array, Call, Contender, Shape, inputs_of, library_call, outputs_of, stream_bytes
+from benchmarks.harness.calls import Call, Contender, Shape, inputs_of, library_call, outputs_of, stream_bytes
 from benchmarks.rivals import metaschedule
 from shapewright.library import Library
 from tuner.measure.roof import peak_call
@@ -23,8 +23,7 @@ PEAK = "peak"
 STREAM = "stream"
 """Reads and writes as many bytes as the workload's operands have, for the share of the bandwidth."""
 SEPARATE = "separate"
-"""Two libraries of ours one after the other, those of ``bare`` and ``chain`` in its directory, beside one that fuses
-them."""
+"""Libraries of ours one after the other, those of the parts of a program in its directory, beside one for all of it."""
 METASCHEDULE, DLIGHT, DIETCODE = "metaschedule", "dlight", "dietcode"
 VENDORS = {
     "mm": ("torch_products", "mm"),
@@ -59,8 +58,8 @@ def contender(
     if name == METASCHEDULE and library is not None:
         return metaschedule.prepare(workload, library)
     if name == SEPARATE and library is not None:
-        bare, chain = (sw.load(library / part / OURS) for part in ("bare", "chain"))
-        return lambda shape: separate_call(bare, chain, shape, outputs_of(chain.workload, shape))
+        parts = [sw.load(path.parent) for path in sorted(library.rglob("manifest.json"))]
+        return lambda shape: separate_call(workload, parts, shape)
     if library is not None:
         ours = sw.load(library)
         return lambda shape: library_call(ours, inputs_of(workload, shape), outputs_of(workload, shape))
@@ -76,15 +75,17 @@ def contender(
     return lambda shape: prepared(inputs_of(workload, shape))
 
 
-def separate_call(bare: Library, chain: Library, shape: Shape, outputs: Sequence[Array]) -> Call:
-    """The first library's output is the first input of the second, whose other inputs follow those of the first."""
-    between = outputs_of(bare.workload, shape)
-    first = library_call(bare, inputs_of(bare.workload, shape), between)
-    others = inputs_of(chain.workload, shape)[len(between) :]
-    second = library_call(chain, [*between, *others], outputs)
+def separate_call(workload: Workload, parts: Sequence[Library], shape: Shape) -> Call:
+    """Libraries of the parts of a workload, one after the other: tensors have the same names in all of them."""
+    known = dict(zip(workload.program.inputs, inputs_of(workload, shape), strict=True))
+    calls = list[Call]()
+    for part in parts:
+        own, outputs = part.workload, outputs_of(part.workload, shape)
+        calls.append(library_call(part, [known[each.name] for each in own.inputs], outputs))
+        known |= zip(own.program.outputs, outputs, strict=True)
 
     def call() -> None:
-        first()
-        second()
+        for each in calls:
+            each()
 
     return call

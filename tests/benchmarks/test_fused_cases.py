@@ -1,4 +1,4 @@
-"""Operators with an epilogue: the bare operator followed by the rest computes what the fused one does."""
+"""Fused operators: the library of the operator alone, followed by that of the rest, computes the same."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 import pytest
 
-from benchmarks.harness.calls import Array, inputs_of, outputs_of
+from benchmarks.harness.calls import Array, DoesNotApply, inputs_of
 from benchmarks.harness.suite import benchmarks_of, names_of, parts_of
 from benchmarks.rivals import separate_call
 from tuner.program.language.workload import Workload
@@ -21,41 +21,34 @@ if TYPE_CHECKING:
 SHAPE = {"T": 3}
 
 
-@pytest.mark.parametrize("name", names_of(["fused"]))
-def test_bare_and_chain_make_the_fused_operator(name: str) -> None:
-    for benchmark in benchmarks_of(name, native(), 1):
-        workload = benchmark.task.workload
-        bare, chain = (part.task.workload for part in parts_of(benchmark).values())
-        inputs, dims = inputs_of(workload, SHAPE), workload.dims(SHAPE)
-        first = len(bare.inputs)
-        (between,) = compute(bare, inputs[:first], bare.dims(SHAPE))
-        (separate,) = compute(chain, [between, *inputs[first:]], chain.dims(SHAPE))
-        (fused,) = compute(workload, inputs, dims)
-        np.testing.assert_allclose(separate, fused, rtol=1e-6, atol=1e-6)
-
-
-@dataclass(frozen=True)
+@dataclass
 class Reference:
     """Stands for a library: computes the reference."""
 
     workload: Workload
+    out: Array | None = None
 
     def __call__(self, *operands: Array) -> None:
-        inputs, (out,) = operands[:-1], operands[-1:]
-        (value,) = compute(self.workload, inputs, self.workload.dims(SHAPE))
-        np.copyto(out, value, casting="same_kind")
+        (value,) = compute(self.workload, operands[:-1], self.workload.dims(SHAPE))
+        self.out = operands[-1]
+        np.copyto(self.out, value, casting="same_kind")
 
     def pack(self, name: str, array: Array) -> Array:
         return array
 
 
-def test_two_libraries_are_called_one_after_the_other() -> None:
-    benchmark = benchmarks_of("fused_dense_bias_gelu", native(), 1)[0]
-    workload = benchmark.task.workload
-    bare, chain = (cast("Library", Reference(part.task.workload)) for part in parts_of(benchmark).values())
-    outputs = outputs_of(workload, SHAPE)
-    separate_call(bare, chain, SHAPE, outputs)()
-    x, weight = inputs_of(bare.workload, SHAPE)
-    bias = inputs_of(chain.workload, SHAPE)[1]
-    (wanted,) = compute(workload, [x, weight, bias], workload.dims(SHAPE))
-    np.testing.assert_allclose(outputs[0], wanted, rtol=1e-5, atol=1e-5)
+@pytest.mark.parametrize("name", names_of(["fused"]))
+def test_libraries_of_the_parts_make_the_fused_operator(name: str) -> None:
+    for benchmark in benchmarks_of(name, native(), 1):
+        workload = benchmark.task.workload
+        first, second = (Reference(part.task.workload) for part in parts_of(benchmark))
+        separate_call(workload, cast("list[Library]", [first, second]), SHAPE)()
+        (fused,) = compute(workload, inputs_of(workload, SHAPE), workload.dims(SHAPE))
+        assert second.out is not None
+        np.testing.assert_allclose(second.out, fused, rtol=1e-5, atol=1e-5)
+
+
+def test_a_program_that_a_rule_takes_whole_has_no_parts() -> None:
+    (dense,) = benchmarks_of("dense", native(), 1)
+    with pytest.raises(DoesNotApply, match="a rule takes it whole"):
+        parts_of(dense)
