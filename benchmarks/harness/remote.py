@@ -1,20 +1,22 @@
-"""An object in a process of its own, asked over a pipe, which stands still until it is asked: threads that wait for
-work take cores, for milliseconds in some pools, and the next contender would be timed beside them."""
+"""An object in a process of its own, which stands still until it is asked: threads that wait for work take cores, for
+milliseconds in some pools, and the next contender would be timed beside them."""
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import pickle
 import signal
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
-from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
+from dataclasses import dataclass
+from multiprocessing import get_context
 from typing import Any
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TVM_NUM_THREADS")
-STOP_S = 10.0
+_made = list[Any]()
+"""The object, in its process."""
 
 
 def limit_threads(threads: int) -> None:
@@ -26,31 +28,31 @@ class Died(Exception):
     """The process ended, or did not answer in time."""
 
 
+@dataclass(frozen=True)
 class Remote:
-    def __init__(self, connection: Connection, process: BaseProcess, answer_s: float) -> None:
-        self._connection, self._process, self._answer_s = connection, process, answer_s
+    pool: ProcessPoolExecutor
+    process: int
+    answer_s: float
 
     def ask(self, method: str, *arguments: Any) -> Any:
         """The method's answer. Raises what it raised, and Died."""
-        _send(self._process, signal.SIGCONT)
+        return self.run(_ask, method, *arguments)
+
+    def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """The answer of a function in that process, which then stands still."""
+        self.send(signal.SIGCONT)
         try:
-            self._connection.send((method, arguments))
-            return self.answer()
-        except BrokenPipeError:
+            return self.pool.submit(function, *arguments).result(self.answer_s)
+        except TimeoutError:
+            raise Died(f"its process did not answer within {self.answer_s:g} s") from None
+        except BrokenProcessPool:
             raise Died("its process died") from None
         finally:
-            _send(self._process, signal.SIGSTOP)
+            self.send(signal.SIGSTOP)
 
-    def answer(self) -> Any:
-        if not self._connection.poll(self._answer_s):
-            raise Died(f"its process did not answer within {self._answer_s:g} s")
-        try:
-            answer, error = self._connection.recv()
-        except EOFError:
-            raise Died("its process died") from None
-        if error is not None:
-            raise error
-        return answer
+    def send(self, number: signal.Signals) -> None:
+        with suppress(ProcessLookupError):
+            os.kill(self.process, number)
 
 
 @contextmanager
@@ -60,51 +62,38 @@ def in_own_process(
 ) -> Iterator[Remote]:  # fmt: skip
     """What ``make`` gives of the arguments, made in a process whose libraries have so many threads. Raises what it
     raises, and Died."""
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=_serve, args=(theirs, environment or {}, threads, make, arguments), daemon=True)
-    process.start()
-    # Held by that process alone: its end is the end of the connection.
-    theirs.close()
-    try:
-        remote = Remote(ours, process, answer_s)
-        remote.answer()
-        yield remote
-    finally:
-        ours.close()
-        _send(process, signal.SIGCONT)
-        process.join(STOP_S)
-        if process.is_alive():
-            process.kill()
-            process.join()
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        # Before ``make`` is sent, whose module may load the libraries.
+        process = pool.submit(_begin, dict(environment or {}), threads).result(answer_s)
+        remote = Remote(pool, process, answer_s)
+        try:
+            remote.run(_make, make, *arguments)
+            yield remote
+        finally:
+            remote.send(signal.SIGKILL)
 
 
-def _send(process: BaseProcess, number: signal.Signals) -> None:
-    # While nobody has asked whether it is alive, the number of a child that ended is nobody else's.
-    if process.is_alive() and process.pid is not None:
-        os.kill(process.pid, number)
-
-
-def _serve(
-    connection: Connection, environment: Mapping[str, str], threads: int, make: Callable[..., Any],
-    arguments: tuple[Any, ...],
-) -> None:  # fmt: skip
+def _begin(environment: Mapping[str, str], threads: int) -> int:
     os.environ.update(environment)
     limit_threads(threads)
-    made, error = _outcome(make, *arguments)
-    with suppress(EOFError, BrokenPipeError):
-        connection.send((None, error))
-        while True:
-            method, given = connection.recv()
-            connection.send(_outcome(getattr(made, method), *given))
+    return os.getpid()
 
 
-def _outcome(call: Callable[..., Any], *arguments: Any) -> tuple[Any, Exception | None]:
-    """What a call gives, or its error: the text of one that does not survive a pipe, as those of compilers."""
+def _make(make: Callable[..., Any], *arguments: Any) -> None:
+    _made.append(_answer(lambda: make(*arguments)))
+
+
+def _ask(method: str, *arguments: Any) -> Any:
+    return _answer(lambda: getattr(_made[0], method)(*arguments))
+
+
+def _answer(call: Callable[[], Any]) -> Any:
+    """What a call gives. Raises its error, or its text where that does not survive a pipe, as those of compilers."""
     try:
-        return call(*arguments), None
+        return call()
     except Exception as error:
-        with suppress(Exception):
+        try:
             pickle.loads(pickle.dumps(error))
-            return None, error
-        return None, RuntimeError(f"{type(error).__name__}: {' '.join(str(error).split())[:500]}")
+        except Exception:
+            raise RuntimeError(f"{type(error).__name__}: {' '.join(str(error).split())[:500]}") from None
+        raise
