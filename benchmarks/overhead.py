@@ -19,13 +19,14 @@ import numpy as np
 import tvm
 
 import shapewright as sw
+from benchmarks.harness.calls import library_of_one
 from benchmarks.harness.remote import limit_threads
 from benchmarks.harness.results import Row, finish, options_of
 from benchmarks.harness.turns import Sampler, alternate, sampler, take_turns
 from shapewright.download import write
 from shapewright.sources.libraries import load_library
 from tuner.library.build import build_library
-from tuner.library.dispatcher import Dispatcher, Leaf, bounded
+from tuner.library.dispatcher import Dispatcher, bounded
 from tuner.library.fitting import fit
 from tuner.library.package import ENTRY
 from tuner.program.target import Target, native
@@ -79,14 +80,13 @@ def dispatch_rows(dispatcher: Dispatcher, folder: Path, calls: int) -> list[Row]
     count, rows = len(dispatcher.kernels), []
     for index, kernel in enumerate(dispatcher.kernels):
         size = 1 + (2 * index + 1) * VALUES // (2 * count)
-        alone = Dispatcher(dispatcher.task, (dispatcher.kernel_for({"T": size}),), 0, Leaf(0))
-        write(build_library(alone, None).files, folder / kernel.id)
-        folders = {"library": folder / "all", "single": folder / kernel.id}
+        alone = dispatcher.kernel_for({"T": size})
+        folders = {"library": folder / "all", "single": library_of_one(dispatcher.task, alone, folder / kernel.id)}
         contenders = {name: _from_c(each, size, calls) for name, each in folders.items()}
         samples = take_turns(contenders, rounds=TURNS, sample_s=0.0, budget_s=float("inf"))
         library_s, single_s = (statistics.median(samples[name]) for name in contenders)
         difference = {"library_s": library_s, "single_s": single_s, "dispatch_ns": 1e9 * (library_s - single_s)}
-        rows.append({"shape": {"T": size}, "kernel": alone.kernels[0].id, **difference})
+        rows.append({"shape": {"T": size}, "kernel": alone.id, **difference})
     return rows
 
 

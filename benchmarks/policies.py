@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.compare.rows import time_libraries
-from benchmarks.compare.searched import Searched, best_so_far, search
+from benchmarks.compare.searched import best_so_far, search
 from benchmarks.harness.results import Row, count, finish, grouped, names, say
 from benchmarks.harness.suite import Benchmark, suite_here, suite_parser
 from benchmarks.harness.turns import geomean, turns
@@ -73,19 +73,19 @@ def race(
     search changes with the seed."""
     reference = reference_of(names)
     with tempfile.TemporaryDirectory(prefix="shapewright-policies-") as folder:
-        best: dict[str, Searched] = {}
+        best, at = {}, {ORACLE: Path(folder) / ORACLE}
         if oracle:
-            best[ORACLE] = search(benchmark.task, seeds[0], Path(folder) / ORACLE, policy=reference, trials=oracle)
+            best[ORACLE] = search(benchmark.task, seeds[0], at[ORACLE], policy=reference, trials=oracle)
         for (label, budget), (seed, order) in itertools.product(
             budgets.items(), zip(seeds, turns(names, len(seeds)), strict=True)
         ):
-            searched: dict[str, Searched] = {}
+            searched = {}
             for name in order:
-                own = Path(folder) / f"{label}-{seed}" / name
+                at[name] = Path(folder) / f"{label}-{seed}" / name
                 given = {"policy": name, "trials": budget.trials, "seconds": budget.seconds}
-                searched[name] = search(benchmark.task, seed, own, **given)
+                searched[name] = search(benchmark.task, seed, at[name], **given)
                 say(f"{benchmark.name}, {label}, seed {seed}: {name}, {searched[name].summary['trials']} trials")
-            libraries = {name: each.library for name, each in (searched | best).items()}
+            libraries = {name: at[name] for name in searched | best}
             objective_s = objectives(benchmark, libraries | {AGAIN: libraries[reference]})
             noise = abs(math.log(objective_s[AGAIN] / objective_s[reference]))
             for name, each in ({name: searched[name] for name in names} | best).items():

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.compare.rows import open_contenders, time_at
-from benchmarks.compare.searched import Searched, read_here, search
+from benchmarks.compare.searched import read_here, search
 from benchmarks.harness.results import Row, finish, say
 from benchmarks.harness.suite import Benchmark, suite_here, suite_parser
 from benchmarks.harness.turns import geomean, interval, medians
@@ -32,19 +32,17 @@ def main() -> int:
     rows, points = list[Row](), dict[str, Any]()
     for benchmark in benchmarks:
         with tempfile.TemporaryDirectory(prefix="shapewright-theory-") as folder:
-            searched = libraries_of(benchmark, options.seconds, options.seed, Path(folder))
-            points[benchmark.name] = {
-                name: {figure: each.summary[figure] for figure in ("trials", "elapsed_s", "kernels")}
-                for name, each in searched.items()
-            }
-            rows += timed(benchmark, searched, options.against)
+            points[benchmark.name] = searched(benchmark, options.seconds, options.seed, Path(folder))
+            libraries = {name: Path(folder) / name for name in points[benchmark.name]}
+            rows += timed(benchmark, libraries, options.against)
         say(f"{benchmark.name}: {summary_of(rows)}")
     protocol |= {"seconds": options.seconds, "against": options.against}
     return finish(options.json, {"rows": rows, "points": points, "summary": summary_of(rows), "protocol": protocol})
 
 
-def libraries_of(benchmark: Benchmark, seconds: Sequence[float], seed: int, folder: Path) -> dict[str, Searched]:
-    """Libraries by name; the longest search has the name SEARCHED, others that of their seconds."""
+def searched(benchmark: Benchmark, seconds: Sequence[float], seed: int, folder: Path) -> dict[str, Row]:
+    """Figures of searches by the name of the library, which is that of its folder, too; the longest search has the name
+    SEARCHED, others that of their seconds."""
     task = benchmark.task
     known = {READ: read_here(task)}
     if (calibration := kept(task.known_target, task.threads)) is not None:
@@ -56,11 +54,12 @@ def libraries_of(benchmark: Benchmark, seconds: Sequence[float], seed: int, fold
         name = SEARCHED if each == max(seconds) else f"{each:g} s"
         libraries[name] = search(task.at_rates(known.get(CALIBRATED, known[READ])), seed, folder / name, seconds=each)
         say(f"{benchmark.name}, {each:g} s: {libraries[name].summary['trials']} trials")
-    return libraries
+    return {name: {figure: each.summary[figure] for figure in ("trials", "elapsed_s", "kernels")}
+            for name, each in libraries.items()}  # fmt: skip
 
 
-def timed(benchmark: Benchmark, searched: Mapping[str, Searched], against: Sequence[str]) -> list[Row]:
-    libraries, rows = {name: each.library for name, each in searched.items()}, list[Row]()
+def timed(benchmark: Benchmark, libraries: Mapping[str, Path], against: Sequence[str]) -> list[Row]:
+    rows = list[Row]()
     with open_contenders(benchmark, [*libraries, *against], libraries) as contenders:
         for shape in benchmark.test:
             samples, _ = time_at(contenders, shape)

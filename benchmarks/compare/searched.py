@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,21 +19,14 @@ if TYPE_CHECKING:
     from shapewright.session import TuneResult
 
 
-@dataclass(frozen=True, slots=True)
-class Searched:
-    """What one search came to: the figures of its summary, its results in order, and the folder of its library."""
-
-    summary: Mapping[str, Any]
-    results: Sequence[MeasureResult]
-    library: Path
-
-
-def search(task: SearchTask, seed: int, folder: Path, **budget: Any) -> Searched:
-    """A search on this machine. ``budget``: what ``tune_here`` takes, as ``trials``, ``seconds`` or ``policy``."""
+def search(task: SearchTask, seed: int, folder: Path, **budget: Any) -> TuneResult:
+    """A search on this machine, its library in ``folder``. ``budget``: what ``tune_here`` takes, as ``trials``,
+    ``seconds`` or ``policy``."""
     from shapewright.session import tune_here  # noqa: PLC0415 - XGBoost, once the threads are limited
 
     result = tune_here(task, seed=seed, **budget)
-    return Searched(result.summary, result.results, result.save(folder))
+    result.save(folder)
+    return result
 
 
 def read_here(task: SearchTask) -> Rates:
@@ -50,12 +42,9 @@ def tuned_library(
     benchmark: Benchmark, budget: Mapping[str, Any], seed: int, folder: Path, report: Report
 ) -> TuneResult:
     """A search, told to ``report``; its library is in ``folder``, under OURS."""
-    from shapewright.session import tune_here  # noqa: PLC0415
-
-    tuned = tune_here(benchmark.task, seed=seed, **budget)
+    tuned = search(benchmark.task, seed, folder / OURS, **budget)
     report.tuning.append({"workload": benchmark.name, **tuned.summary})
     say(f"{benchmark.name}: {tuned.summary['trials']} trials, {tuned.summary['elapsed_s']:.0f} s")
-    tuned.save(folder / OURS)
     return tuned
 
 

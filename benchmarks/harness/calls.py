@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from shapewright.download import write
 from shapewright.library import Library
+from tuner.library.dispatcher import Dispatcher, Leaf
 from tuner.measure.tensors import tensor_of
 from tuner.measure.verification.inputs import random_inputs
+from tuner.program.job.task import SearchTask
 from tuner.program.language.arrays import NUMPY
 from tuner.program.language.expr import Read
 from tuner.program.language.workload import Workload
 from tuner.schedule.packing import aligned
+from tuner.schedule.space import MicroKernel
 
 Array = NDArray[Any]
 Shape = Mapping[str, int]
@@ -62,3 +67,11 @@ def library_call(library: Library, inputs: Sequence[Array], outputs: Sequence[Ar
         given = tensor_of(array) if array.dtype.name == "bfloat16" else array
         operands.append(library.pack(tensor.name, array) if tensor.constant else given)
     return lambda: library(*operands)
+
+
+def library_of_one(task: SearchTask, kernel: MicroKernel, folder: Path) -> Path:
+    """A library of one kernel, written into ``folder``: it is right, and as fast as the kernel."""
+    from tuner.library.build import build_library  # noqa: PLC0415 - TVM, once the threads are limited
+
+    write(build_library(Dispatcher(task, (kernel,), 0, Leaf(0)), None).files, folder)
+    return folder

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import benchmarks.policies
-from benchmarks.compare.searched import Searched, best_so_far
+from benchmarks.compare.searched import best_so_far
 from benchmarks.harness.results import Row
 from benchmarks.harness.suite import Benchmark
 from benchmarks.policies import (
@@ -26,6 +26,7 @@ from benchmarks.policies import (
     reference_of,
     summary_of,
 )
+from shapewright.session import TuneResult
 from tests.benchmarks.test_kernels import TINY
 from tests.fakes import TASK, latency_s
 from tests.searching import Bench, make_quick
@@ -47,12 +48,12 @@ class Simulated:
         self.order: list[tuple[str, int]] = []
         self._dispatchers: dict[Path, Dispatcher] = {}
 
-    def search(self, task: SearchTask, seed: int, folder: Path, *, policy: str, **budget: Any) -> Searched:
+    def search(self, task: SearchTask, seed: int, folder: Path, *, policy: str, **budget: Any) -> TuneResult:
         bench = Bench(run_s=0.1)
         tuned = bench.tune(budget.get("trials"), budget.get("seconds"), task, policy=policy, seed=seed)
         self.order.append((policy, seed))
         self._dispatchers[folder] = Dispatcher.from_json(tuned.dispatch)
-        return Searched(tuned.summary.to_json(), bench.results, folder)
+        return TuneResult(task, tuned, bench.results)
 
     def objectives(self, benchmark: Benchmark, libraries: Mapping[str, Path]) -> dict[str, float]:
         assert AGAIN in libraries
