@@ -12,6 +12,7 @@ import click
 from shapewright import defaults
 from shapewright.cli import (
     admin,
+    bundle,
     check,
     compare,
     database,
@@ -50,7 +51,7 @@ def cli() -> None:
 
 GROUPS = (
     *(up, parts, init, tune, local, jobs, trials, logs, compare, models, libraries, pull, snapshot, check),
-    *(reports, records, admin, device_tokens, database, doctor),
+    *(reports, records, bundle, admin, device_tokens, database, doctor),
 )
 for _group in GROUPS:
     for _command in _group.COMMANDS:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from tuner.bundle import CHOICES, OTHERS
 from tuner.program.job.task import SearchTask
 from tuner.schedule import space_of
 from tuner.schedule.space import MicroKernel
@@ -11,8 +12,6 @@ from tuner.search.cost_model import PairCostModel
 from tuner.search.policy import shortlist
 from tuner.search.policy.diverse import most_diverse
 
-CHOICES, OTHERS = 24, 8
-"""Kernels of theory: its set, the set that it would choose without that, and so on; and kernels unlike them."""
 SAMPLES = 500
 """Kernels that those are taken from."""
 

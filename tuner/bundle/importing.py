@@ -40,8 +40,8 @@ def import_results(folder: Path) -> Imported:
     rows = [row for path in sorted((folder / RESULTS).glob(f"*{SUFFIX}")) for row in rows_of(path)]
     if not rows:
         problem = f"holds no results: no {RESULTS}/*{SUFFIX}"
-        raise InvalidInput("--import", f"{folder} {problem}", f"copy the folder {RESULTS} of the host there")
-    check_bundle(rows, bundle.digest, "--import")
+        raise InvalidInput("DIR", f"{folder} {problem}", f"copy the folder {RESULTS} of the host there")
+    check_bundle(rows, bundle.digest, "DIR")
     records = [record for row in rows for record in _records_of(entries, row)]
     part = folder / f"{RECORDS}.part"
     part.write_text("".join(write_records(records)))
@@ -73,14 +73,14 @@ def _target_of(entry: Entry, row: Row) -> Target:
 def _records_of(entries: Sequence[Entry], row: Row) -> Iterator[SharedRecord]:
     if not (0 <= row.entry < len(entries) and 0 <= row.candidate < len(entries[row.entry].candidates)):
         problem = f"results name candidate {row.candidate} of entry {row.entry}, which this bundle has not"
-        raise InvalidInput("--import", problem, "copy them again")
+        raise InvalidInput("DIR", problem, "copy them again")
     entry = entries[row.entry]
     task, candidate, target = entry.task, entry.candidates[row.candidate], _target_of(entry, row)
     try:
         yield from _checked_records(task, candidate, row, target)
     except (ValueError, TypeError, KeyError) as error:
         problem = f"results of candidate {row.candidate} of entry {row.entry} are of another form: {error}"
-        raise InvalidInput("--import", problem, "copy them again") from None
+        raise InvalidInput("DIR", problem, "copy them again") from None
 
 
 def _checked_records(task: SearchTask, candidate: Candidate, row: Row, target: Target) -> Iterator[SharedRecord]:

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from tuner import __version__
-from tuner.bundle import host
-from tuner.bundle.candidates import CHOICES, OTHERS, candidates_of
+from tuner.bundle import CHOICES, OTHERS, host
+from tuner.bundle.candidates import candidates_of
 from tuner.bundle.form import BUNDLE, JOB, RESULTS, RUNNER, Candidate, Entry, write_entries
 from tuner.errors import InvalidInput, ShapewrightError
 from tuner.library.gpu.build import build_launcher
@@ -76,7 +76,7 @@ def write_bundle(
     seed: int = 0,
     say: Callable[[str], object] = print,
 ) -> Written:
-    """Write the candidates of a job into a new folder. Raises InvalidInput on a field of the job, or ``--bundle``."""
+    """Write the candidates of a job into a new folder. Raises InvalidInput on a field of the job, or ``DIR``."""
     tasks = [task.with_least_shape() for task in parse_job(document).tasks]
     if any(task.target is None or task.target.gpu is None for task in tasks):
         raise InvalidInput("target", "is no GPU", "{kind: cuda, arch: ...}, or name it by --arch")
@@ -104,11 +104,11 @@ def write_bundle(
 def _make_empty(folder: Path) -> None:
     """Raises InvalidInput where there is something already that is no bundle."""
     if (folder / RESULTS).exists():
-        raise InvalidInput("--bundle", f"{folder} holds results of a bundle", "name a new folder")
+        raise InvalidInput("DIR", f"{folder} holds results of a bundle", "name a new folder")
     if folder.is_dir() and (folder / BUNDLE).is_file():
         shutil.rmtree(folder)
     elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise InvalidInput("--bundle", f"{folder} is there already, and is no bundle", "name a new folder")
+        raise InvalidInput("DIR", f"{folder} is there already, and is no bundle", "name a new folder")
     folder.mkdir(parents=True, exist_ok=True)
 
 

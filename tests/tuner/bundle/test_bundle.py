@@ -299,7 +299,7 @@ def test_results_of_another_bundle_are_refused(packed: tuple[Path, Written], hos
     with pytest.raises(InvalidInput, match="holds results of another bundle"):
         import_results(bundle)
     assert "--out: holds results of another bundle" in run(bundle, cwd=tmp_path).stderr
-    with pytest.raises(InvalidInput, match=r"--bundle: .* holds results of a bundle"):
+    with pytest.raises(InvalidInput, match=r"DIR: .* holds results of a bundle"):
         bundle_of(bundle)
     results.write_text(lines.replace('"answers"', '"answer"'))
     with pytest.raises(InvalidInput, match=r"jsonl line 2: .*answer"):
