@@ -38,7 +38,13 @@ def bundle() -> None:
     show_default=True,
     help="Kernels that are unlike those, and one another.",
 )
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Of what is drawn: equal seeds choose equal candidates.",
+)
 @as_json
 def pack(
     *, job: Path, directory: Path, archs: Sequence[str], choices: int, others: int, seed: int, json_output: bool

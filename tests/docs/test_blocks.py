@@ -18,7 +18,6 @@ import click
 import pytest
 import yaml
 
-from benchmarks.gpu import __main__ as gpu_bundles
 from docs.tools.routes import operations
 from tests.command_lines import parse
 from tests.docs.pages import DOCS, PAGES, ROOT, Block, blocks, blocks_of, name_of
@@ -37,7 +36,7 @@ CHECKED = {"bash", "python", "yaml", "json", "c", "program"}
 TUTORIALS = DOCS / "tutorial"
 HELD = (
     *("libs.lock", "all.snapshot", "tuned", "libs/qkv", "new", "qkv", "records.jsonl"),
-    *("bundle", "bundle/job.json", "bundle/records.jsonl"),
+    *("h100", "h100/job.json", "h100/records.jsonl"),
 )
 """Files and directories that command lines of the pages read."""
 ELSEWHERE = {"docker", "kubectl", "cmake", "export", "curl"}
@@ -164,12 +163,10 @@ def check(command: list[str], directory: Path) -> None:
         assert parse([name, *(placed(word, directory) for word in arguments)])
     elif name == "make":
         assert re.search(rf"^{arguments[0]}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    elif name == "python" and arguments[0] == f"bundle/{RUNNER}":
+    elif name == "python" and arguments[0] == f"h100/{RUNNER}":
         assert parser_of(directory).parse_args(arguments[1:])
     elif name == "python":
         assert arguments[0] == "-m"
-        if arguments[1] == gpu_bundles.__package__:
-            assert gpu_bundles.parse([placed(word, directory) for word in arguments[2:]])
         assert find_spec(arguments[1]), arguments[1]
         if arguments[1].startswith("worker"):
             parse(["python", *arguments])
