@@ -17,7 +17,7 @@ from tuner.bundle import CHOICES, OTHERS
 
 @click.group()
 def bundle() -> None:
-    """Have a job's candidates measured on a GPU's host where nothing can be installed."""
+    """Pack candidates for a borrowed GPU, read its results."""
 
 
 @bundle.command()
@@ -49,10 +49,10 @@ def bundle() -> None:
 def pack(
     *, job: Path, directory: Path, archs: Sequence[str], choices: int, others: int, seed: int, json_output: bool
 ) -> None:
-    """Pack a job's candidates into DIR, with a runner: a new folder, or a bundle to write again.
+    """Pack a job's candidates and a runner into DIR.
 
-    Candidates are compiled here, without a GPU. DIR/run.py measures them on a host that has Python, NumPy and NVIDIA's
-    driver; `bundle import` reads the results.
+    DIR is a new folder, or a bundle to write again. Candidates are compiled here, without a GPU. DIR/run.py measures
+    them on a host that has Python, NumPy and NVIDIA's driver; `bundle import` reads the results.
     """
     extras.require("tune")
     from tuner.bundle.form import RUNNER  # noqa: PLC0415  (keeps --help fast)

@@ -174,7 +174,7 @@ def test_a_bare_command_line_shows_the_help(shapewright: Shapewright) -> None:
         assert ran.err.startswith("Usage: shapewright")
 
 
-@pytest.mark.parametrize("group", [[], ["keys"], ["db"], ["device"]])
+@pytest.mark.parametrize("group", [[], ["keys"], ["db"], ["device"], ["bundle"]])
 def test_the_list_of_commands_tells_each_whole(
     shapewright: Shapewright, monkeypatch: pytest.MonkeyPatch, group: list[str]
 ) -> None:
