@@ -6,6 +6,7 @@ import random
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -32,28 +33,21 @@ Operands = Mapping[str, torch.Tensor]
 # -- PyTorch's own ways -----------------------------------------------------------------------------------------------
 def rivals(op: str, args: Mapping[str, Any], own: Operands) -> dict[str, Call]:
     """Calls by name. The first is the reference, where operands are in float64."""
-    x, axes = own["x"], own["x"].shape[1:]
-    if op == "dense":
-        return _products("mm", torch.mm, x, own["w"].T, own["out"])
-    if op.startswith("batch_matmul"):
-        return _products("bmm", torch.bmm, x, own["y"].transpose(1, 2) if op.endswith("nt") else own["y"], own["out"])
+    x = own["x"]
+    if op == "dense" or op.startswith("batch_matmul"):
+        name, y = ("mm", own["w"].T) if op == "dense" else ("bmm", own["y"].mT if op.endswith("nt") else own["y"])
+        multiply, out = getattr(torch, name), torch.empty_like(own["out"])
+        plain, tf32 = (in_tf32(allowed, lambda: multiply(x, y, out=out)) for allowed in (False, True))
+        return {name: plain} | ({f"{name}_tf32": tf32} if x.dtype == torch.float32 else {})
     if op == "dense+bias+gelu":
         return {"linear_gelu": in_tf32(False, lambda: F.gelu(F.linear(x, own["w"], own["bias"])))}
-    to = torch.empty_like(x)
+    axes, copied = x.shape[1:], torch.empty_like(x)
     calls: dict[str, Call] = {
         "softmax": lambda: torch.softmax(x, dim=1),
         "layer_norm": lambda: F.layer_norm(x, axes, own["gamma"], own["beta"], args["eps"]),
         "rms_norm": lambda: F.rms_norm(x, axes, own["gamma"], args["eps"]),
     }
-    return {op: calls[op], "copy": lambda: to.copy_(x)}
-
-
-def _products(
-    name: str, multiply: Callable[..., Any], x: torch.Tensor, y: torch.Tensor, out: torch.Tensor
-) -> dict[str, Call]:
-    out = torch.empty_like(out)
-    plain, tf32 = (in_tf32(allowed, lambda: multiply(x, y, out=out)) for allowed in (False, True))
-    return {name: plain} | ({f"{name}_tf32": tf32} if x.dtype == torch.float32 else {})
+    return {op: calls[op], "copy": lambda: copied.copy_(x)}
 
 
 def in_tf32(allowed: bool, call: Call) -> Call:
@@ -82,25 +76,14 @@ class Contest:
         first, *others = next(iter(self.libraries.values())).dispatcher.task.shape_vars
         return {first.name: size, **{each.name: each.max for each in others}}
 
-    def about(self, shape: Mapping[str, int]) -> dict[str, Any]:
-        return {"workload": str(self.workload), "dtype": self.dtype, "shape": dict(shape)}
-
-    def tuned_on(self, shape: Mapping[str, int]) -> list[str]:
-        """Names of the libraries that were tuned on the shape."""
-        return [name for name, library in self.libraries.items()
-                if any(known.shape == dict(shape) for known in library.dispatcher.task.instances)]  # fmt: skip
-
     def operands(self, shape: Mapping[str, int], seed: int = 0) -> dict[str, torch.Tensor]:
         """Values from a normal distribution, in outputs, too."""
-        dims, made = self.workload.dims(shape), dict[str, torch.Tensor]()
-        for place, each in enumerate(self.workload.operands):
-            generator = torch.Generator(device="cuda").manual_seed(seed + place)
-            values = torch.randn(tuple(each.shape(dims)), generator=generator, device="cuda", dtype=torch.float32)
-            made[each.name] = values.to(getattr(torch, each.dtype))
-        return made
+        dims, generator = self.workload.dims(shape), torch.Generator("cuda").manual_seed(seed)
+        draw = partial(torch.randn, generator=generator, device="cuda")
+        return {each.name: draw(each.shape(dims)).to(getattr(torch, each.dtype)) for each in self.workload.operands}
 
     def call(self, library: sw.Library, own: Operands) -> Call:
-        constants = set(self.workload.constants)
+        constants = self.workload.constants
         given = [library.pack(name, each) if name in constants else each for name, each in own.items()]
         return lambda: library(*given)
 
@@ -129,15 +112,14 @@ def problem_of(contest: Contest, library: sw.Library, shape: Mapping[str, int], 
 
 def checks(contest: Contest, count: int) -> dict[str, Any]:
     """``count`` shapes drawn at random for each library."""
-    wrong, done, rng = [], 0, np.random.default_rng(0)
+    wrong, rng = list[str](), np.random.default_rng(0)
     for name, library in contest.libraries.items():
         for _ in range(count):
             ranges = library.dispatcher.task.shape_vars
             shape = {each.name: int(rng.integers(each.min, each.max + 1)) for each in ranges}
-            problem = problem_of(contest, library, shape, int(rng.integers(2**31)))
-            done += 1
-            if problem:
+            if problem := problem_of(contest, library, shape, int(rng.integers(2**31))):
                 wrong.append(f"{name} of {contest.title} at {shape}: {problem}")
+    done = count * len(contest.libraries)
     print(f"{contest.title}: {done} checked, wrong: {wrong[:3]}", flush=True)
     return {"workload": contest.title, "done": done, "wrong": wrong}
 
@@ -163,15 +145,14 @@ def measure(calls: Mapping[str, Call]) -> dict[str, Any]:
     microseconds([graph.replay for graph in graphs.values()])
     found: dict[str, list[float]] = {name: [] for name in graphs}
     active = list(graphs)
-    for number in range(ROUNDS):
+    for _ in range(ROUNDS):
         random.shuffle(active)
-        for name, value in zip(active, microseconds([graphs[name].replay for name in active]), strict=True):
-            found[name].append(value / launches)
-        if number == 0:
-            best = min(values[0] for values in found.values())
-            active = [name for name in active if found[name][0] <= SLOW * best]
+        for name, us in zip(active, microseconds([graphs[name].replay for name in active]), strict=True):
+            found[name].append(us / launches)
+        best = min(values[0] for values in found.values())
+        active = [name for name in active if found[name][0] <= SLOW * best]
     spread = dict.fromkeys(found, -1.0)
-    for name in (name for name in found if len(found[name]) >= 4):
+    for name in active:
         low, middle, high = statistics.quantiles(found[name], n=4)
         spread[name] = round((high - low) / middle, 4)
     medians = {name: round(statistics.median(values), 3) for name, values in found.items()}

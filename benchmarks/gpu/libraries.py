@@ -1,13 +1,12 @@
 """``python -m benchmarks.gpu.libraries NAME=DIR... --json OUT`` times whole libraries for a GPU beside PyTorch.
 
 It runs on a host with the GPU, with PyTorch for CUDA. DIR is what ``shapewright tune`` or ``pull`` wrote: one library
-or a folder of several. Libraries of one workload are contenders, as are PyTorch's own ways. All take turns: CUDA graphs
-of calls, replayed in an order drawn anew (benchmarks.gpu.contest). Before that each library is called at shapes
-drawn at random, between guard regions, and compared with float64.
+or a folder of several. Libraries of one workload are contenders, as are PyTorch's own ways.
 
-``--shapes`` are sizes of the first shape variable, ``--compiled`` those beside torch.compile, which tunes each;
-``--checks`` shapes are drawn for each library. Figures are over the first NAME. What is not done in ``--seconds`` is
-left out. ``searches`` of the document are of ``shapewright tune --json -o DIR > DIR/outcome.json``.
+``--shapes`` are sizes of the first shape variable, ``--compiled`` those beside torch.compile, which tunes each.
+``--checks`` shapes are drawn at random for each library, which is compared with float64 there. Figures are over the
+first NAME. What is not done in ``--seconds`` is left out. ``searches`` of the document are of ``shapewright tune --json
+-o DIR > DIR/outcome.json``.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ import argparse
 import itertools
 import json
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -62,19 +60,18 @@ def contests(folders: Mapping[str, Path], document: dict[str, Any]) -> list[Cont
     return [contest for contest in found.values() if contest.op in OPS]
 
 
-# -- fast -------------------------------------------------------------------------------------------------------------
-def row(contest: Contest, size: int) -> dict[str, Any]:
-    shape = contest.shape(size)
+def row(contest: Contest, shape: Mapping[str, int]) -> dict[str, Any]:
+    tuned_on = [name for name, library in contest.libraries.items()
+                if any(known.shape == shape for known in library.dispatcher.task.instances)]  # fmt: skip
     dims = contest.workload.dims(shape)
-    return {**contest.about(shape), "tuned_on": contest.tuned_on(shape), "flops": contest.workload.flops(dims),
-            "bytes": contest.workload.bytes_moved(dims),
-            **measure(contest.contenders(contest.operands(shape)))}  # fmt: skip
+    facts = {"tuned_on": tuned_on, "flops": contest.workload.flops(dims), "bytes": contest.workload.bytes_moved(dims)}
+    return facts | measure(contest.contenders(contest.operands(shape)))
 
 
-def calls(contest: Contest, size: int) -> dict[str, Any]:
+def calls(contest: Contest, shape: Mapping[str, int]) -> dict[str, Any]:
     """``us``: what a call takes its thread, of many in a row that are put in the stream; the GPU's own where that is
     longer. PyTorch's have PyTorch's flags set before each of them, which takes less than a microsecond."""
-    shape, found = contest.shape(size), {}
+    found = {}
     for name, call in contest.contenders(contest.operands(shape)).items():
         call()
         torch.cuda.synchronize()
@@ -83,12 +80,11 @@ def calls(contest: Contest, size: int) -> dict[str, Any]:
             call()
         torch.cuda.synchronize()
         found[name] = round((time.perf_counter() - began) / CALLS * 1e6, 2)
-    return {**contest.about(shape), "us": found}
+    return {"us": found}
 
 
-def compiled(contest: Contest, size: int) -> dict[str, Any]:
+def compiled(contest: Contest, shape: Mapping[str, int]) -> dict[str, Any]:
     """Beside torch.compile(mode="max-autotune-no-cudagraphs"), which tunes this shape alone, and what that takes."""
-    shape = contest.shape(size)
     own = contest.operands(shape)
     torch._dynamo.reset()
     began = time.perf_counter()
@@ -97,55 +93,61 @@ def compiled(contest: Contest, size: int) -> dict[str, Any]:
     rival()
     torch.cuda.synchronize()
     spent = time.perf_counter() - began
-    every = {**contest.contenders(own), "compiled": rival}
-    return {**contest.about(shape), "compile_s": round(spent, 1), **measure(every)}
-
-
-def summary(rows: Sequence[Mapping[str, Any]], ours: str) -> dict[str, dict[str, list[float]]]:
-    """By workload and rival: geometric mean and least of the rival's time over that of ``ours``."""
-    found: dict[str, dict[str, list[float]]] = {}
-    for title in dict.fromkeys(f"{each['workload']} {each['dtype']}" for each in rows):
-        own = [times(each) for each in rows if f"{each['workload']} {each['dtype']}" == title and ours in each["us"]]
-        for rival in dict.fromkeys(name for each in own for name in each if name != ours):
-            ratios = [each[rival] / each[ours] for each in own if rival in each]
-            found.setdefault(title, {})[rival] = [round(geomean(ratios), 3), round(min(ratios), 3)]
-    return found
+    return {"compile_s": round(spent, 1), **measure({**contest.contenders(own), "compiled": rival})}
 
 
 Step = tuple[str, str, int | None, Callable[[], dict[str, Any]]]
 """A part of the document, the workload's title, a size, and what makes the entry."""
 
 
-def steps(every: Sequence[Contest], options: argparse.Namespace) -> Iterator[Step]:
-    layers = sorted((each for each in every if each.op == "dense"), key=lambda each: each.dtype)
-    for each in every if options.checks else ():
-        yield ("checks", each.title, None, partial(checks, each, options.checks))
-    for size, each in itertools.product(options.shapes, every):
-        yield ("rows", each.title, size, partial(row, each, size))
-    for size, each in itertools.product(options.shapes[:1], every):
-        yield ("calls", each.title, size, partial(calls, each, size))
-    for size, each in itertools.product(options.compiled or (), layers):
-        yield ("compiled", each.title, size, partial(compiled, each, size))
+def steps(contests: Sequence[Contest], options: argparse.Namespace) -> Iterator[Step]:
+    for contest in contests if options.checks else ():
+        yield "checks", contest.title, None, partial(checks, contest, options.checks)
+    dense = sorted((each for each in contests if each.op == "dense"), key=lambda each: each.dtype)
+    for part, entry, sizes, those in (
+        ("rows", row, options.shapes, contests),
+        ("calls", calls, options.shapes[:1], contests),
+        ("compiled", compiled, options.compiled or (), dense),
+    ):
+        for size, contest in itertools.product(sizes, those):
+            yield part, contest.title, size, partial(at_size, entry, contest, size)
+
+
+def at_size(entry: Callable[..., dict[str, Any]], contest: Contest, size: int) -> dict[str, Any]:
+    shape = contest.shape(size)
+    return {"workload": str(contest.workload), "dtype": contest.dtype, "shape": shape, **entry(contest, shape)}
 
 
 def fill(document: dict[str, Any], every: Iterable[Step], until: float) -> None:
     """Do what there is time for. What fails is left out, with the reason, and so is all that a lost context ends."""
     for part, title, size, run in every:
-        problem = "no time is left" if time.monotonic() > until else ""
+        if time.monotonic() > until:
+            leave_out(document, part, title, size, "no time is left")
+            continue
         try:
-            if not problem:
-                document[part].append(run())
+            document[part].append(run())
         except Exception as error:
-            problem = f"{type(error).__name__}: {error}"[:300]
-        if problem:
-            leave_out(document, part, title, size, problem)
-        if any(word in problem.lower() for word in FATAL):
-            return
+            leave_out(document, part, title, size, f"{type(error).__name__}: {error}"[:300])
+            if any(word in str(error).lower() for word in FATAL):
+                return
 
 
 def leave_out(document: dict[str, Any], part: str, title: str, size: int | None, problem: str) -> None:
     document["left_out"].append([part, title, size, problem])
     print(f"{part} of {title}{'' if size is None else f' at {size}'} is left out: {problem}", flush=True)
+
+
+def summary(rows: Sequence[Mapping[str, Any]], ours: str) -> dict[str, dict[str, list[float]]]:
+    """By workload and rival: geometric mean and least of the rival's time over that of ``ours``."""
+    ratios: dict[str, dict[str, list[float]]] = {}
+    for each in rows:
+        if ours in (us := times(each)):
+            own = us.pop(ours)
+            found = ratios.setdefault(f"{each['workload']} {each['dtype']}", {})
+            for rival, value in us.items():
+                found.setdefault(rival, []).append(value / own)
+    return {title: {rival: [round(geomean(every), 3), round(min(every), 3)] for rival, every in found.items()}
+            for title, found in ratios.items()}  # fmt: skip
 
 
 def named_folder(text: str) -> tuple[str, Path]:
@@ -155,13 +157,13 @@ def named_folder(text: str) -> tuple[str, Path]:
     return name, Path(folder)
 
 
-def main() -> int:
+def main() -> None:
     parser = options_of(__doc__, shapes=TEST, checks=0, compiled=integers, seconds=3600.0)
     parser.add_argument("libraries", nargs="+", type=named_folder, metavar="NAME=DIR")
     options = parser.parse_args()
     until, folders = time.monotonic() + options.seconds, dict(options.libraries)
-    outcomes = {name: folder / "outcome.json" for name, folder in folders.items()}
-    searches = {name: json.loads(path.read_text()).get("summary") for name, path in outcomes.items() if path.exists()}
+    searches = {name: json.loads(path.read_text()).get("summary")
+                for name, folder in folders.items() if (path := folder / "outcome.json").exists()}  # fmt: skip
     document: dict[str, Any] = {"protocol": facts(), "searches": searches}
     document |= {part: [] for part in ("checks", "rows", "calls", "compiled", "left_out")}
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
@@ -171,7 +173,6 @@ def main() -> int:
     finally:
         document["summary"] = summary(document["rows"], next(iter(folders)))
         finish(options.json, document)
-    return 0
 
 
 def facts() -> dict[str, Any]:
@@ -182,4 +183,4 @@ def facts() -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
