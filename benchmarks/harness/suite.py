@@ -193,10 +193,7 @@ def alone(task: SearchTask, part: Part) -> SearchTask:
         "padded": dict(part.padding),
         "shapes": {each.name: [str(dim.substituted(part.symbol_exprs)) for dim in each.dims] for each in part.inputs},
     }  # fmt: skip
-    return SearchTask(
-        workload_from_json(data), shape_vars=task.shape_vars, instances=task.instances, target=task.target,
-        threads=task.threads,
-    )  # fmt: skip
+    return task.part(workload_from_json(data))
 
 
 def _label(name: str, sizes: Mapping[str, Any], among: Sequence[Mapping[str, Any]]) -> str:
