@@ -6,7 +6,6 @@ of which the search has seen few, against eager PyTorch, torch.compile (dynamic 
 extra ``rivals``, ONNX Runtime and OpenVINO: alternating samples, each contender in a process of its own.
 ``--exported`` has our libraries called by a program of ``torch.export`` (``sw.torch.compile_exported``, frozen), as
 other runtimes call theirs. ``--libraries`` takes what an earlier run has tuned, or keeps what this one does.
-``--after`` tunes the model once more through a service that knows another one, or the same, and tells what that saved.
 Last, the model is compiled in new processes from a snapshot of its libraries.
 
 ``--coverage`` times nothing: it tells how much of well-known architectures is lifted and replaced (nets/coverage.py),
@@ -16,18 +15,19 @@ of those that ``--only`` names, with ``--verify`` after comparing outputs, too; 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from functools import cache
+from datetime import datetime
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
 import shapewright as sw
 from benchmarks.compare.rows import BEST, against_best
@@ -35,22 +35,29 @@ from benchmarks.compare.summary import against, held_out, mean, ratios
 from benchmarks.harness.remote import Remote, in_own_process
 from benchmarks.harness.results import Row, finish, grouped, names, options_of, say
 from benchmarks.harness.turns import alternate
-from benchmarks.nets.contenders import COMPILED, EAGER, OURS, Contender, lacking
-from benchmarks.nets.tuning import known_of, tuned, warmed
-from benchmarks.nets.zoo import MODELS, build, dynamic_axes
+from benchmarks.nets.contenders import COMPILED, EAGER, OURS, Contender
+from benchmarks.nets.zoo import ARCHITECTURES, MODELS
 from benchmarks.rivals.onnx_files import EXPORTED
+from examples.local_service import local_service
 from shapewright.models.tasks import ModelTasks
 from shapewright.snapshot import merge
 from tuner.program.target import native
+from tuner.search.summary import JobSummary
+from tuner.storage import JobState
 
 TUNED = 8
 """Lengths at most, of those that are timed, that the search has seen."""
 TOLERANCE = 1e-3
 """The tolerance of outputs, absolute and relative to the largest element."""
 SAMPLE_S, BUDGET_S = 0.05, 6.0
-_built = cache(build)
 ANSWER_S = 3600.0
 """The longest that a compilation or a sample may take."""
+ZOO = ("transformers", "torchvision", "timm", "onnx", "onnxscript")
+"""What coverage needs."""
+LONGER_S, POLL_S = 600.0, 2.0
+"""What a job may take beyond its budget until its libraries are built, and how often it is looked at."""
+RECORD = "tuning.json"
+"""The file beside the libraries of a model that says what tuning them took."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -59,21 +66,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         libraries=Path, exported=False,
     )  # fmt: skip
     parser.add_argument("--model", choices=sorted(MODELS))
-    parser.add_argument("--after", choices=sorted(MODELS))
     options = parser.parse_args(argv)
-    if options.coverage:
-        from benchmarks.nets.coverage import covered, refused  # noqa: PLC0415 - what is not timed
-
-        if reason := refused(options.only or []):
-            parser.error(reason)
-        return covered(options.only, options.verify, options.json)
-    if options.model is None:
+    if not options.coverage and options.model is None:
         parser.error("--model or --coverage is required")
-    if (package := MODELS[options.model].package) is not None and find_spec(package) is None:
-        parser.error(f"--model {options.model} needs {package}: pip install -e '.[zoo]'")
-    there = options.libraries
-    if options.after and there is not None and there.is_dir() and not known_of(there).get("gain"):
-        parser.error(f"--after compares with what tuning the libraries in {there} gained, which is not known")
+    packages = ZOO if options.coverage else MODELS[options.model].packages
+    if absent := [name for name in packages if find_spec(name) is None]:
+        parser.error(f"this needs {', '.join(absent)}: pip install -e '.[zoo]'")
+    if unknown := [name for name in options.only or [] if name not in ARCHITECTURES]:
+        parser.error(f"--only: {unknown[0]!r} is no architecture; known: {', '.join(ARCHITECTURES)}")
+    if options.coverage:
+        from benchmarks.nets.coverage import covered  # noqa: PLC0415 - what is not timed
+
+        return covered(options.only, options.verify, options.json)
     return _of_model(options)
 
 
@@ -81,10 +85,18 @@ def _of_model(options: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(prefix="shapewright-models-") as name:
         folder = Path(name)
         libraries = (options.libraries or folder / "libraries").absolute()
-        tuning = _tuned(options, folder, libraries)
-        rows, facts = timed(options, libraries)
-        snapshot = from_snapshot(options, libraries, folder)
-    again = {"recompiled": recompiled(facts["contenders"]), "snapshot": snapshot, "compile_s": facts.pop("compile_s")}
+        if not libraries.is_dir():
+            tune(options, folder, libraries)
+        # Nothing is known of libraries that were not tuned here.
+        record = libraries / RECORD
+        tuning = json.loads(record.read_text()) if record.is_file() else {}
+        rows, facts = timed(options, libraries, folder)
+        contenders = facts["contenders"].items()
+        again = {
+            "compile_s": {name: each["compile_s"] for name, each in contenders},
+            "recompiled": {name: [at["size"] for at in each["compiled_at"][1:]] for name, each in contenders},
+            "snapshot": from_snapshot(options, libraries, folder),
+        }
     protocol = {
         "model": options.model, "threads": options.threads, "exported": options.exported,
         "minutes": options.minutes, "target": native().to_json(),
@@ -96,19 +108,41 @@ def _of_model(options: argparse.Namespace) -> int:
 
 
 # -- tuning ---------------------------------------------------------------------------------------------------------
-def _tuned(options: argparse.Namespace, folder: Path, libraries: Path) -> dict[str, Any]:
-    """Fill the libraries, unless they are there; what that took and, with ``--after``, what it saves to know another
-    model."""
+def tune(options: argparse.Namespace, folder: Path, libraries: Path) -> None:
+    """Tune the model as one job through a service of its own, pull its libraries, and write beside them what it took.
+    Raises SystemExit if the job fails."""
     tasks = tasks_of(options.model, options.threads)
     say(f"{options.model}: {len(tasks)} workloads, {sum(task.count for task in tasks)} operators")
-    budget = {"seconds": 60.0 * options.minutes}
+    budget, started = {"seconds": 60.0 * options.minutes}, time.monotonic()
     budget |= {"trials": options.trials} if options.trials is not None else {}
-    tuning = known_of(libraries) if libraries.is_dir() else tuned(tasks, budget, folder, libraries)
-    if options.after is None:
-        return tuning
-    # Nothing to compare with where the budget was too short for any workload to be timed.
-    before, cold = tasks_of(options.after, options.threads), tuning["gain"]
-    return {**tuning, "warm": warmed(tasks, before, options.after, budget, folder, cold) if cold else None}
+    with local_service(folder / "service") as environment:
+        client = sw.Client(environment["SHAPEWRIGHT_URL"], data_dir=environment["SHAPEWRIGHT_DATA_DIR"])
+        job_id = client.submit(tasks.job(budget, threads=options.threads))["id"]
+        while not JobState((job := client.job(job_id))["state"]).ended:
+            if time.monotonic() - started > budget["seconds"] + LONGER_S:
+                raise SystemExit(f"the job had not ended {LONGER_S:g} s after its budget")
+            time.sleep(POLL_S)
+        if job["state"] != "COMPLETED":
+            raise SystemExit(f"the job is {job['state']}: {job['error']}")
+        manifests = client.download_job(job_id, libraries)
+    told = {
+        "tuning_s": time.monotonic() - started, "state": job["state"], "trials": job["trials"],
+        "kernels": {manifest["workload_key"]: len(manifest["kernels"]) for manifest in manifests},
+        "gain": gain_of(job, [task.count for task in tasks]),
+    }  # fmt: skip
+    (libraries / RECORD).write_text(json.dumps(told, indent=1) + "\n")
+
+
+def gain_of(job: Mapping[str, Any], counts: Sequence[int]) -> dict[str, float] | None:
+    """The default's time over that of the best kernels, of all workloads together, each counted as often as it occurs,
+    and what that took. None: some default was not timed."""
+    searches = JobSummary.from_json(job["summary"]).tasks.values()
+    found = [(each.default_objective_s, each.objective_s) for each in searches if each.default_objective_s]
+    if len(found) < len(counts):
+        return None
+    default_s, ours_s = np.array(counts) @ np.array(found, float)
+    took = datetime.fromisoformat(job["ended_at"]) - datetime.fromisoformat(job["started_at"])
+    return {"trials": job["trials"], "seconds": took.total_seconds(), "gain": float(default_s / ours_s)}
 
 
 def tasks_of(model: str, threads: int) -> ModelTasks:
@@ -116,9 +150,9 @@ def tasks_of(model: str, threads: int) -> ModelTasks:
     zoo, weights = MODELS[model], {"length": dict.fromkeys(lengths_of(model, TUNED), 1.0)}
     if len(zoo.batches) > 1:
         weights["batch"] = dict.fromkeys(zoo.batches, 1.0)
-    example, dims = dynamic_axes(model)
+    example, axes = zoo.example()
     with torch.no_grad():
-        return sw.extract(build(model), example, (dims,), weights=weights, threads=threads)
+        return sw.extract(zoo.build(), example, (axes,), weights=weights, threads=threads)
 
 
 def lengths_of(model: str, number: int) -> list[int]:
@@ -128,30 +162,21 @@ def lengths_of(model: str, number: int) -> list[int]:
 
 
 # -- timing ---------------------------------------------------------------------------------------------------------
-def timed(options: argparse.Namespace, libraries: Path) -> tuple[list[Row], dict[str, Any]]:
+def timed(options: argparse.Namespace, libraries: Path, folder: Path) -> tuple[list[Row], dict[str, Any]]:
     """A row for each batch and length, and further facts."""
-    rows, skipped, compile_s = list[Row](), dict[str, str](), dict[str, float]()
+    there, skipped = dict[str, Remote](), dict[str, str]()
     with ExitStack() as stack:
-        folder, there = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="shapewright-inductor-"))), {}
         for name in (EAGER, COMPILED, OURS, *EXPORTED):
             # What Inductor kept of earlier runs would make a first compilation look quick.
-            fresh = {"TORCHINDUCTOR_CACHE_DIR": str(folder / name)}
-            try:
-                if reason := lacking(name):
-                    skipped[name] = reason
-                else:
-                    there[name] = stack.enter_context(_contender(name, options, libraries, fresh, options.exported))
-            except Exception as error:  # whatever an exporter has to say
-                if name not in EXPORTED:
-                    raise
-                skipped[name] = f"{type(error).__name__}: {error}"
+            fresh = {"TORCHINDUCTOR_CACHE_DIR": str(folder / f"inductor-{name}")}
+            there[name] = stack.enter_context(_contender(name, options, libraries, fresh, options.exported))
         # The largest first: what is compiled for them holds for all but a batch or a length of 1.
-        for batch in sorted(MODELS[options.model].batches, reverse=True):
-            for length in reversed(lengths_of(options.model, options.lengths)):
-                rows.append(_row(options.model, batch, length, there, skipped, compile_s))
-                say(_line(rows[-1]))
-        facts = {name: one.ask("facts") for name, one in there.items() if name not in skipped}
-    return rows, {"skipped": skipped, "contenders": facts, "compile_s": compile_s}
+        rows = [
+            _row(options.model, batch, length, there, skipped)
+            for batch in sorted(MODELS[options.model].batches, reverse=True)
+            for length in reversed(lengths_of(options.model, options.lengths))
+        ]
+        return rows, {"skipped": skipped, "contenders": {name: one.ask("facts") for name, one in there.items()}}
 
 
 def _contender(
@@ -161,35 +186,28 @@ def _contender(
     return in_own_process(Contender, *given, threads=options.threads, answer_s=ANSWER_S, environment=environment)
 
 
-def _row(
-    model: str, batch: int, length: int, there: Mapping[str, Remote], skipped: dict[str, str],
-    compile_s: dict[str, float],
-) -> Row:  # fmt: skip
+def _row(model: str, batch: int, length: int, there: dict[str, Remote], skipped: dict[str, str]) -> Row:
+    """Contenders that fail at this size take no part from then on."""
     outputs = {}
-    for name, one in ((name, one) for name, one in there.items() if name not in skipped):
+    for name, one in list(there.items()):
         try:
-            seconds, outputs[name] = one.ask("prepare", batch, length)
-            compile_s[name] = max(seconds, compile_s.get(name, 0.0))
-        except Exception as error:  # whatever Inductor raises
+            outputs[name] = one.ask("prepare", batch, length)
+        except Exception as error:  # whatever Inductor or an exporter has to say
             if name not in (COMPILED, *EXPORTED):
                 raise
             skipped[name] = f"{type(error).__name__}: {error}"
-    samplers = {name: lambda number, one=there[name]: float(one.ask("sample", number)) for name in outputs}
-    times = alternate(samplers, rounds=9, sample_s=SAMPLE_S, budget_s=BUDGET_S)
-    expected = outputs[EAGER]
-    errors = [float(np.abs(a - b).max()) for a, b in zip(outputs[OURS], expected, strict=True)]
+            del there[name]
+    samplers = {name: lambda number, one=one: float(one.ask("sample", number)) for name, one in there.items()}
+    vs = compared(alternate(samplers, rounds=9, sample_s=SAMPLE_S, budget_s=BUDGET_S))
+    rivals = ", ".join(f"{name} {ratio:.2f}x" for name, ratio in vs["vs"].items())
+    say(f"{model}, batch {batch}, length {length:>4} {1e3 * vs['ours_s']:>9.2f} ms; against {rivals}")
+    errors = [float(np.abs(a - b).max()) for a, b in zip(outputs[OURS], outputs[EAGER], strict=True)]
     return {
         "workload": f"{model}, batch {batch}", "shape": {"batch": batch, "length": length},
-        "tuned_on": length in lengths_of(model, TUNED), **compared(times),
-        "flops": _flops(model, batch, length), "peak_fraction": None,
+        "tuned_on": length in lengths_of(model, TUNED), **vs, "flops": there[EAGER].ask("flops"), "peak_fraction": None,
         "max_abs_error": float(np.max(errors)),  # NaN if one is
-        "tolerance": TOLERANCE * max(1.0, *(float(np.abs(each).max()) for each in expected)),
+        "tolerance": TOLERANCE * max(1.0, *(float(np.abs(each).max()) for each in outputs[EAGER])),
     }  # fmt: skip
-
-
-def recompiled(contenders: Mapping[str, Any]) -> dict[str, list[str]]:
-    """The sizes at which TorchDynamo compiled anything, the first one left out, by contender."""
-    return {name: [each["size"] for each in facts["compiled_at"][1:]] for name, facts in contenders.items()}
 
 
 def from_snapshot(options: argparse.Namespace, libraries: Path, folder: Path) -> dict[str, float]:
@@ -200,16 +218,9 @@ def from_snapshot(options: argparse.Namespace, libraries: Path, folder: Path) ->
     for name in ("first_s", "again_s"):
         given = {"SHAPEWRIGHT_DATA_DIR": str(folder / name), "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor")}
         with _contender(OURS, options, file, given) as one:
-            seconds[name], _ = one.ask("prepare", max(MODELS[options.model].batches), MODELS[options.model].lengths[-1])
+            one.ask("prepare", max(MODELS[options.model].batches), MODELS[options.model].lengths[-1])
+            seconds[name] = one.ask("facts")["compile_s"]
     return seconds
-
-
-def _flops(model: str, batch: int, length: int) -> int:
-    """Operations of the matrix products and convolutions, a multiply-add counting as two."""
-    # Called for real: some models look at values, which meta tensors do not have.
-    with FlopCounterMode(display=False) as counter, torch.no_grad():
-        _built(model)(*MODELS[model].inputs(batch, length))
-    return int(counter.get_total_flops())
 
 
 def compared(times: Mapping[str, float]) -> Row:
@@ -217,12 +228,6 @@ def compared(times: Mapping[str, float]) -> Row:
     rivals = {name: seconds for name, seconds in times.items() if name != OURS}
     vs = {name: seconds / times[OURS] for name, seconds in rivals.items()}
     return {"ours_s": times[OURS], "rivals_s": rivals, "vs": {**vs, BEST: min(vs.values())}}
-
-
-def _line(row: Row) -> str:
-    rivals = ", ".join(f"{name} {row['vs'][name]:.2f}x" for name in row["rivals_s"])
-    mark, length = "*" if row["tuned_on"] else " ", row["shape"]["length"]
-    return f"{row['workload']}, length {length:>4}{mark} {1e3 * row['ours_s']:>9.2f} ms; against {rivals}"
 
 
 def summary_of(rows: Sequence[Row]) -> dict[str, Any]:

@@ -1,1 +1,1 @@
-"""Models: those that are timed whole, and architectures whose coverage is told; how they are tuned and called."""
+"""Models: those that are timed whole, and architectures whose coverage is told; how they are called."""

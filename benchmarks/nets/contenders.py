@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable
+from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -12,18 +13,15 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch._dynamo.utils import counters
+from torch.utils.flop_counter import FlopCounterMode
 
+from benchmarks.harness.calls import DoesNotApply
 from benchmarks.harness.turns import once_awake, sampler
-from benchmarks.nets.zoo import MODELS, SEED, build, dynamic_axes
+from benchmarks.nets.zoo import MODELS, SEED
 from benchmarks.rivals.onnx_files import EXPORTED
 
 OURS, EAGER, COMPILED = "ours", "eager", "compile"
-
-
-def lacking(name: str) -> str:
-    """Why a contender takes no part here; empty if it does."""
-    lacks = [each for each in (name, "onnxscript") if name in EXPORTED and find_spec(each) is None]
-    return f"{', '.join(lacks)} is not installed: pip install -e '.[rivals]'" if lacks else ""
 
 
 class Contender:
@@ -32,50 +30,51 @@ class Contender:
 
     def __init__(self, name: str, model: str, threads: int, libraries: Path, is_exported: bool = False) -> None:
         torch.set_num_threads(threads)
-        self._inputs, self._axis = MODELS[model].inputs, MODELS[model].axis
-        self._name, self._model, self._notes = name, build(model), list[str]()
-        self._call: Callable[..., Any] = (
-            self._exported(model, threads) if name in EXPORTED
-            else self._frozen(model, threads, libraries) if name == OURS and is_exported
-            else self._compiled(libraries)
-        )  # fmt: skip
+        self._name, self._zoo, self._libraries, self._threads = name, MODELS[model], libraries, threads
+        self._model, self._is_exported = self._zoo.build(), name in EXPORTED or (name == OURS and is_exported)
         self._given: tuple[Any, ...] = ()
-        self._compiled_at: list[dict[str, Any]] = []
+        self._notes, self._compiled_at, self._compile_s = list[str](), list[dict[str, Any]](), 0.0
 
-    def _compiled(self, libraries: Path, *, freezing: bool = True) -> Callable[..., Any]:
+    @cached_property
+    def _call(self) -> Callable[..., Any]:
+        return self._exported() if self._is_exported else self._compiled()
+
+    def _compiled(self, *, freezing: bool = True) -> Callable[..., Any]:
         how: dict[str, Any] = {"options": {"freezing": freezing, "max_autotune": True}}
         if self._name == EAGER:
             return self._model  # type: ignore[no-any-return]
         if self._name == OURS:
             from shapewright.torch.backend import shapewright  # noqa: PLC0415
 
-            how = {"backend": shapewright, "options": {"source": libraries}}
+            how = {"backend": shapewright, "options": {"source": self._libraries}}
         # Images keep their size: of them the batch alone is marked as dynamic.
-        return torch.compile(self._model, dynamic=True if self._axis else None, **how)  # type: ignore[no-any-return]
+        return torch.compile(self._model, dynamic=True if self._zoo.axis else None, **how)  # type: ignore[no-any-return]
 
-    def _frozen(self, model: str, threads: int, libraries: Path) -> Callable[..., Any]:
-        import shapewright as sw  # noqa: PLC0415 - none of the others'
+    def _exported(self) -> Callable[..., Any]:
+        for name in (self._name, "onnxscript") if self._name in EXPORTED else ():
+            if find_spec(name) is None:
+                raise DoesNotApply(f"{name} is not installed: pip install -e '.[rivals]'")
+        example, axes = self._zoo.example()
+        if self._name == OURS:
+            import shapewright as sw  # noqa: PLC0415 - none of the others'
 
-        example, axes = dynamic_axes(model)
-        program = torch.export.export(self._model, example, dynamic_shapes=(axes,))
-        return sw.torch.compile_exported(program, libraries, threads=threads, freeze=True)  # type: ignore[no-any-return]
-
-    def _exported(self, model: str, threads: int) -> Callable[..., Any]:
-        example, axes = dynamic_axes(model)
+            program = torch.export.export(self._model, example, dynamic_shapes=(axes,))
+            return sw.torch.compile_exported(program, self._libraries, threads=self._threads, freeze=True)  # type: ignore[no-any-return]
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "model.onnx"
             torch.onnx.export(self._model, example, str(file), dynamo=True, dynamic_shapes=(axes,), verbose=False)
-            return EXPORTED[self._name](file, threads)
+            return EXPORTED[self._name](file, self._threads)
 
-    def prepare(self, batch: int, length: int) -> tuple[float, list[NDArray[Any]]]:
-        """Compile for a size if need be, and call once: the seconds of that, and the outputs."""
+    def prepare(self, batch: int, length: int) -> list[NDArray[Any]]:
+        """Compile for a size if need be, and call once: the outputs."""
         torch.manual_seed(SEED)
-        before = self._graphs()
-        self._given, started = self._inputs(batch, length), time.perf_counter()
+        self._given, before = self._zoo.inputs(batch, length), counters["stats"]["unique_graphs"]
         if self._name in EXPORTED:
             self._given = tuple(tensor.numpy() for tensor in self._given)
-        elif self._axis == 0 and length > 1:
+        elif self._zoo.axis == 0 and length > 1:
             torch._dynamo.mark_dynamic(self._given[0], 0)
+        # An export is no part of the first call.
+        _, started = self._call, time.perf_counter()
         try:
             result = self._run()
         except torch._dynamo.exc.TorchDynamoException as error:
@@ -84,20 +83,23 @@ class Contender:
             # PyTorch 2.13 cannot freeze a convolution whose batch is dynamic.
             self._notes.append(f"without freezing, which fails: {' '.join(str(error).split())[:200]}")
             torch._dynamo.reset()
-            self._call = self._compiled(Path(), freezing=False)
+            self._call = self._compiled(freezing=False)
             result = self._run()
-        outputs = result if isinstance(result, tuple | list) else (result,)
-        seconds = time.perf_counter() - started
-        if (graphs := self._graphs() - before) > 0:
+        self._compile_s = max(self._compile_s, time.perf_counter() - started)
+        if (graphs := counters["stats"]["unique_graphs"] - before) > 0:
             self._compiled_at.append({"size": f"batch {batch}, length {length}", "graphs": graphs})
-        return seconds, [np.array(torch.as_tensor(output).float().numpy()) for output in outputs]
-
-    def _graphs(self) -> int:
-        return int(torch._dynamo.utils.counters["stats"]["unique_graphs"])
+        outputs = result if isinstance(result, tuple | list) else (result,)
+        return [np.array(torch.as_tensor(output).float().numpy()) for output in outputs]
 
     def _run(self) -> Any:
         with torch.no_grad():
             return self._call(*self._given)
+
+    def flops(self) -> int:
+        """Operations of matrix products and convolutions in the last call, a multiply-add counting as two."""
+        with FlopCounterMode(display=False) as counter:
+            self._run()
+        return int(counter.get_total_flops())
 
     def sample(self, number: int) -> float:
         """The mean seconds of so many calls in a row, at the size that was prepared last."""
@@ -106,7 +108,8 @@ class Contender:
             return once_awake(sampler(lambda: call(*given)), number)
 
     def facts(self) -> dict[str, Any]:
-        told = {"notes": self._notes, "compiled_at": self._compiled_at}
+        """``compile_s``: of the longest first call at a size."""
+        told = {"notes": self._notes, "compiled_at": self._compiled_at, "compile_s": self._compile_s}
         if self._name != OURS:
             return told
         from shapewright.torch.reports import report  # noqa: PLC0415

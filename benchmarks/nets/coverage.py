@@ -11,10 +11,9 @@ from __future__ import annotations
 import tempfile
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from torch._dynamo.utils import counters
 
 import shapewright as sw
 from benchmarks.harness.results import Row, finish, say
-from benchmarks.nets.architectures import ARCHITECTURES, build
+from benchmarks.nets.zoo import ARCHITECTURES, Model
 from shapewright.download import write
 from shapewright.models import torch_model
 from shapewright.models.aten import decomposed
@@ -49,8 +48,6 @@ TOLERANCE = 1e-4
 """The tolerance of outputs, absolute and relative to the largest element."""
 MAX_LOST = 5
 """Reasons that are reported, those that cost the most first."""
-CACHES = ("dynamic", "static")
-"""Caches of keys and values: one that grows, one that is written in place."""
 PROMPTS, WORDS, BATCH, LONGEST = (7, 4, 12), 6, 2, 64
 
 
@@ -65,75 +62,55 @@ def covered(names: Sequence[str] | None, verify: bool, out: Path) -> int:
     return 0 if all(each is None or each["right"] for each in compared) else 1
 
 
-def refused(names: Sequence[str]) -> str | None:
-    """Why these cannot be covered: a package of the extra ``zoo`` that is not installed, or an unknown name."""
-    packages = ("transformers", "torchvision", "timm", "onnx", "onnxscript")
-    if lacking := [name for name in packages if find_spec(name) is None]:
-        return f"--coverage needs {', '.join(lacking)}: pip install -e '.[zoo]'"
-    unknown = sorted(set(names) - set(ARCHITECTURES))
-    return f"--only: {unknown[0]!r} is no architecture; known: {', '.join(ARCHITECTURES)}" if unknown else None
-
-
 def row_of(name: str, verify: bool) -> Row:
     """One architecture. What a frontend refuses is reported in its place."""
-    ways: dict[str, Row] = {}
-    found: dict[str, Lifting] = {}
+    architecture, verified, generates = ARCHITECTURES[name], None, None
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
-        for way, lifted in (("export", _exported), ("dynamo", _compiled), ("onnx", _onnx)):
-            try:
-                ways[way], found[way] = lifted(name)
-            except Exception as error:  # whatever an exporter has to say
-                ways[way] = _error(error)
-        verified = _told_by(lambda: _verified(name)) if verify and "export" in found else None
-        generates = _generates(name) if verify else None
-    keys = {way: {op.workload.key: str(op.workload) for op in lifting.ops} for way, lifting in found.items()}
-    differ = {way: _differ(keys["export"], own) for way, own in keys.items() if "export" in keys}
+        in_ways = (("export", _exported), ("dynamo", _compiled), ("onnx", _onnx))
+        ways = {way: _told_by(partial(lifted, architecture)) for way, lifted in in_ways}
+        found = {way: facts.pop("ops") for way, facts in ways.items() if "ops" in facts}
+        if verify and "export" in found:
+            verified = _told_by(partial(_verified, architecture), share=None, right=False)
+        decoder: Any = getattr(architecture.build(), "model", None)
+        if verify and hasattr(decoder, "can_generate") and decoder.can_generate():
+            # Caches of keys and values: one that grows, one that is written in place.
+            looks = {cache: partial(generated, decoder, cache) for cache in ("dynamic", "static")}
+            generates = {cache: _told_by(look, share=None, right=False) for cache, look in looks.items()}
+    keys = {way: {op.workload.key: str(op.workload) for op in ops} for way, ops in found.items()}
+    # Workloads of ``sw.extract`` alone, and of the other way alone.
+    export = keys.get("export", {})
+    differ = {
+        way: {
+            "export": [text for key, text in export.items() if key not in own],
+            "other": [text for key, text in own.items() if key not in export],
+        }
+        for way, own in keys.items() if "export" in keys
+    }  # fmt: skip
     return {"architecture": name, "ways": ways, "differ": differ, "verified": verified, "generates": generates}
 
 
-def _generates(name: str) -> Row | None:
-    """The outcome of a decoder's ``generate``, by cache; None for what has none."""
-    model = getattr(build(name), "model", None)
-    if model is None or not hasattr(model, "can_generate") or not model.can_generate():
-        return None
-    return {cache: _told_by(partial(generated, model, cache)) for cache in CACHES}
-
-
-def _told_by(verify: Callable[[], Row]) -> Row:
-    """What a comparison says: one architecture must not cost the others."""
+def _told_by(look: Callable[[], Row], **otherwise: Any) -> Row:
+    """What ``look`` finds, or its error: one architecture must not cost the others."""
     try:
-        return verify()
-    except Exception as error:  # whatever a model has to say
-        return {**_error(error), "share": None, "right": False}
-
-
-def _error(error: Exception) -> Row:
-    return {"error": f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:300]}"}
-
-
-def _differ(export: Mapping[str, str], other: Mapping[str, str]) -> Mapping[str, Sequence[str]]:
-    """Workloads of ``sw.extract`` alone, and of the other way alone."""
-    only = ((export, other), (other, export))
-    return {n: [a[key] for key in a.keys() - b.keys()] for n, (a, b) in zip(("export", "other"), only, strict=True)}
+        return look()
+    except Exception as error:  # whatever a model or an exporter has to say
+        return {"error": f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:300]}", **otherwise}
 
 
 # -- the ways in ----------------------------------------------------------------------------------------------------
-def _program(name: str) -> Any:
+def _program(architecture: Model) -> Any:
     """The exported program, its batch and its length dynamic."""
-    architecture, model = ARCHITECTURES[name], build(name)
-    dims = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
-    shapes = tuple({axis: dims[axis] for axis in axes} for axes in architecture.axes)
-    return torch.export.export(model, architecture.inputs(*SIZES[0]), dynamic_shapes=shapes)
+    shapes = tuple(dict.fromkeys(axes, torch.export.Dim.DYNAMIC) for axes in architecture.axes)
+    return torch.export.export(architecture.build(), architecture.inputs(*SIZES[0]), dynamic_shapes=shapes)
 
 
-def _exported(name: str) -> tuple[Row, Lifting]:
-    program = decomposed(_program(name))
-    lifting = lift(program.graph_module, torch_model.constants_of(program))
-    return _counted([(program.graph_module, lifting)]), lifting
+def _exported(architecture: Model) -> Row:
+    program = decomposed(_program(architecture))
+    return _counted([(program.graph_module, lift(program.graph_module, torch_model.constants_of(program)))])
 
 
-def _compiled(name: str) -> tuple[Row, Lifting]:
+def _compiled(architecture: Model) -> Row:
     found: list[tuple[Any, Lifting]] = []
 
     def backend(graph: Any, inputs: Sequence[Any]) -> Any:
@@ -146,60 +123,56 @@ def _compiled(name: str) -> tuple[Row, Lifting]:
         return graph.forward
 
     torch._dynamo.reset()
-    fast = torch.compile(build(name), backend=backend, dynamic=None)
-    graphs = []
-    for batch, length in SIZES[:2]:
-        inputs = ARCHITECTURES[name].inputs(batch, length)
-        for tensor, axes in zip(inputs, ARCHITECTURES[name].axes, strict=True):
-            for axis in axes:
-                torch._dynamo.mark_dynamic(tensor, axis)
+    fast, graphs = torch.compile(architecture.build(), backend=backend, dynamic=None), []
+    for size in SIZES[:2]:
+        inputs = architecture.inputs(*size)
+        for tensor, axes in zip(inputs, architecture.axes, strict=True):
+            torch._dynamo.mark_dynamic(tensor, list(axes))
         fast(*inputs)
         graphs.append(len(found))
-    lifting = Lifting(tuple(op for _, each in found for op in each.ops), ())
-    return {**_counted(found), "graphs": graphs[0], "recompiled": graphs[-1] - graphs[0]}, lifting
+    return {**_counted(found), "graphs": graphs[0], "recompiled": graphs[-1] - graphs[0]}
 
 
-def _onnx(name: str) -> tuple[Row, Lifting]:
+def _onnx(architecture: Model) -> Row:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "model.onnx"
-        torch.onnx.export(_program(name), f=str(file), dynamo=True, verbose=False)
-        lifting = lift_graph(from_file(file).graph)
-    return {"operators": len(lifting.ops), "workloads": len({op.workload.key for op in lifting.ops})}, lifting
+        torch.onnx.export(_program(architecture), f=str(file), dynamo=True, verbose=False)
+        return _number(lift_graph(from_file(file).graph).ops)
 
 
 def _counted(graphs: Sequence[tuple[Any, Lifting]]) -> Row:
     """Operations of what is lifted among all, and what the others are lost by."""
-    total, lifted = 0, 0
-    lost: Counter[str] = Counter()
+    total, lost = 0, Counter[str]()
     for module, lifting in graphs:
         taken = {name for op in lifting.ops for name in op.nodes}
         reasons = {left.node: f"{left.op}: {left.reason}" for left in lifting.left}
         for name, count in flops_by_name(module.graph).items():
             total += count
-            if name in taken:
-                lifted += count
-            else:
+            if name not in taken:
                 lost[reasons.get(name, "no reason is known")] += count
-    ops = [op for _, lifting in graphs for op in lifting.ops]
     return {
-        "operators": len(ops), "workloads": len({op.workload.key for op in ops}), "flops": total,
-        "share": lifted / total if total else None,
+        **_number([op for _, lifting in graphs for op in lifting.ops]), "flops": total,
+        "share": 1 - lost.total() / total if total else None,
         "lost": [{"reason": reason, "share": count / total} for reason, count in lost.most_common(MAX_LOST)],
     }  # fmt: skip
 
 
+def _number(ops: Sequence[Any]) -> Row:
+    return {"operators": len(ops), "workloads": len({op.workload.key for op in ops}), "ops": ops}
+
+
 # -- outputs --------------------------------------------------------------------------------------------------------
-def _verified(name: str) -> Row:
+def _verified(architecture: Model) -> Row:
     """Compiled with a library for each workload of ``sw.extract``, ``dynamic=True``: errors, and what was replaced."""
-    model, inputs = build(name), ARCHITECTURES[name].inputs
+    model, program = architecture.build(), _program(architecture)
     with tempfile.TemporaryDirectory() as folder:
-        symbols = torch_model.from_program(program := _program(name)).graph.symbols
+        symbols = torch_model.from_program(program).graph.symbols
         tasks = sw.extract(program, shape_vars={each: range(1, max(LARGEST.values()) + 1) for each in sorted(symbols)})
         write_libraries(tasks, Path(folder))
         fast, report = compiled(model, folder)
         errors, graphs, shares = {}, [], []
         for batch, length in SIZES:
-            given = inputs(batch, length)
+            given = architecture.inputs(batch, length)
             right = model(*given)
             errors[f"batch {batch}, length {length}"] = _error_of(fast(*given), right)
             graphs.append(counters["stats"]["unique_graphs"])
@@ -223,13 +196,14 @@ def generated(model: Any, cache: str) -> Row:
     """A model that has ``generate``, in inference mode, compiled with libraries of what a first compilation lacks, and
     compared with eager at several lengths of prompts."""
     eager, size = model.forward, int(model.config.vocab_size)
+    some = torch.randint(3, size, (BATCH, 5))
     with tempfile.TemporaryDirectory() as folder, torch.no_grad():
         try:
             fast, first = compiled(eager, folder)
-            _scores(model, fast, torch.randint(3, size, (BATCH, 5)), cache)
+            _scores(model, fast, some, cache)
             write_libraries(first.tasks(dict.fromkeys(first.symbols, range(1, LONGEST + 1))), Path(folder))
             fast, report = compiled(eager, folder)
-            _scores(model, fast, torch.randint(3, size, (BATCH, 5)), cache)
+            _scores(model, fast, some, cache)
             graphs, worst = counters["stats"]["unique_graphs"], 0.0
             for length in PROMPTS:
                 prompt = torch.randint(3, size, (BATCH, length))
@@ -270,26 +244,23 @@ def _scores(model: Any, forward: Callable[..., Any], prompt: torch.Tensor, cache
 
 # -- told -----------------------------------------------------------------------------------------------------------
 def line_of(row: Row) -> str:
-    ways = ", ".join(f"{way} {_told(facts)}" for way, facts in row["ways"].items())
-    differ = {way: sum(map(len, each.values())) for way, each in row["differ"].items() if way != "export"}
-    told = "".join(f"; {count} workloads differ by {way}" for way, count in differ.items() if count)
-    if (verified := row["verified"]) is not None:
-        told += f"; replaced {_told(verified)}, {'right' if verified['right'] else 'WRONG'}"
-    for cache, generates in (row["generates"] or {}).items():
-        told += f"; generates, {cache}: {_told(generates)}, {_verdict(generates)}"
-    return f"{row['architecture']}: {ways}{told}"
-
-
-def _verdict(generates: Row) -> str:
-    if generates["right"]:
-        return "right"
-    return "right, but compiled again" if generates.get("worst", 2.0) <= 1 else "WRONG"
+    parts = [", ".join(f"{way} {_told(facts)}" for way, facts in row["ways"].items())]
+    for way, each in row["differ"].items():
+        if count := sum(map(len, each.values())):
+            parts.append(f"{count} workloads differ by {way}")
+    if row["verified"] is not None:
+        parts.append(f"replaced {_told(row['verified'])}")
+    parts += [f"generates, {cache}: {_told(facts)}" for cache, facts in (row["generates"] or {}).items()]
+    return f"{row['architecture']}: {'; '.join(parts)}"
 
 
 def _told(facts: Row) -> str:
-    if "error" in facts:
-        return str(facts["error"])[:80]
-    return f"{facts['share']:.1%}" if facts.get("share") is not None else f"{facts['workloads']} workloads"
+    share = facts.get("share")
+    text = f"{share:.1%}" if share is not None else str(facts.get("error") or f"{facts['workloads']} workloads")[:80]
+    if "right" not in facts:
+        return text
+    is_same = facts["right"] or facts.get("worst", 2.0) <= 1
+    return f"{text}, {'WRONG' if not is_same else 'right' if facts['right'] else 'right, but compiled again'}"
 
 
 def summary_of(rows: Sequence[Row]) -> Row:

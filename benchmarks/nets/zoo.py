@@ -1,12 +1,15 @@
-"""The models of ``benchmarks.models`` (suites/models.yaml), with random weights: nothing is downloaded.
+"""Models (suites/models.yaml) with random weights: nothing is downloaded.
 
-BERT and ResNet are written here, in plain PyTorch; others are transformers' and torchvision's own (the extra ``zoo``).
+``MODELS`` are timed whole; of ``ARCHITECTURES``, which have fewer and narrower layers, coverage is told. BERT is
+written here, in plain PyTorch. Others are those of transformers, torchvision and timm (the extra ``zoo``): what they
+compute, and how it is written, is theirs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -15,43 +18,43 @@ import yaml
 from torch import nn
 from torch.nn import functional
 
-from benchmarks.nets.architectures import of_torchvision, of_transformers
-
-FILE = Path(__file__).parents[1] / "suites" / "models.yaml"
 SEED = 0
+Inputs = tuple[torch.Tensor, ...]
 
 
-@dataclass(frozen=True)
-class Zoo:
-    """A model and what it is called with.
+class Model:
+    """A model and what it is called with, as the suite has ``told`` it.
 
-    ``inputs``: of a batch and a length; ``lengths``: the sizes of the dynamic dim, which is the batch of models of
-    images (axis 0) and the length of others (axis 1); ``batches`` those that it is timed with; ``package`` what it
-    comes from, where it is not written here.
+    ``packages``: what it needs beside PyTorch. ``inputs``: by batch and length; ``axes``: which of each are dynamic.
+    What is timed has ``lengths``, the sizes of the last of these axes (``axis``: the first one in models of images, of
+    which the batch alone is dynamic), and ``batches``. So much ``noise`` is added to vectors of parameters: exporters
+    drop biases that are zero as a whole.
     """
 
-    make: Callable[[], nn.Module]
-    inputs: Callable[[int, int], tuple[torch.Tensor, ...]]
-    lengths: range
-    batches: Sequence[int]
-    axis: int
-    package: str | None
+    def __init__(self, told: Mapping[str, Any], noise: float) -> None:
+        kind, size = told["inputs"]
+        self._names, inputs, self.axes = INPUTS[kind]
+        self.inputs: Callable[[int, int], Inputs] = partial(inputs, size)
+        self.axis, self.packages = self.axes[0][-1], told["from"].split(".")[:-1][:1]
+        self.lengths, self.batches = range(1, told.get("lengths", 1) + 1), told.get("batches", [1])
+        self._told, self._noise = told, noise
 
+    def build(self) -> nn.Module:
+        """In inference mode, with the same weights in every process."""
+        torch.manual_seed(SEED)
+        model = _made(self._told, self._names).eval().requires_grad_(False)
+        for parameter in model.parameters() if self._noise else ():
+            if parameter.dim() == 1 and parameter.is_floating_point():
+                parameter.add_(self._noise * torch.rand_like(parameter))
+        return model
 
-def build(name: str) -> nn.Module:
-    """The model of that name in inference mode, with the same weights in every process."""
-    torch.manual_seed(SEED)
-    return MODELS[name].make().eval().requires_grad_(False)
-
-
-def dynamic_axes(name: str) -> tuple[tuple[torch.Tensor, ...], dict[int, Any]]:
-    """Inputs to export a model with, and which axes of the first are dynamic."""
-    zoo = MODELS[name]
-    dims = {zoo.axis: torch.export.Dim("length", min=zoo.lengths.start, max=zoo.lengths[-1])}
-    if len(zoo.batches) > 1:
-        dims[0] = torch.export.Dim("batch", min=1, max=max(zoo.batches))
-    # Sizes of 1 would be taken for constants.
-    return zoo.inputs(max(zoo.batches), 5), dims
+    def example(self) -> tuple[Inputs, dict[int, Any]]:
+        """Inputs to export a model with that is timed, and which axes of the first are dynamic."""
+        dims = {self.axis: torch.export.Dim("length", min=self.lengths.start, max=self.lengths[-1])}
+        if len(self.batches) > 1:
+            dims[0] = torch.export.Dim("batch", min=1, max=max(self.batches))
+        # Sizes of 1 would be taken for constants.
+        return self.inputs(max(self.batches), 5), dims
 
 
 # -- BERT -------------------------------------------------------------------------------
@@ -99,52 +102,80 @@ class Bert(nn.Module):  # type: ignore[misc]
         return x, torch.tanh(self.pooler(x[:, 0]))
 
 
-# -- ResNet ---------------------------------------------------------------------------------------------
-class Residual(nn.Module):  # type: ignore[misc]
-    def __init__(self, before: int, after: int, stride: int) -> None:
+# -- others -----------------------------------------------------------------------------------------------------------
+class Convolutions(nn.Module):  # type: ignore[misc]
+    """What a ResNet is made of, at a size for tests."""
+
+    def __init__(self) -> None:
         super().__init__()
-        self.first = nn.Conv2d(before, after, 3, stride, 1, bias=False)
-        self.second = nn.Conv2d(after, after, 3, 1, 1, bias=False)
-        self.norms = nn.ModuleList(nn.BatchNorm2d(after) for _ in range(3))
-        self.short = nn.Conv2d(before, after, 1, stride, bias=False) if stride != 1 or before != after else None
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = functional.relu(self.norms[0](self.first(x)))
-        y = self.norms[1](self.second(y))
-        return functional.relu(y + (x if self.short is None else self.norms[2](self.short(x))))
-
-
-class ResNet(nn.Module):  # type: ignore[misc]
-    def __init__(self, widths: Sequence[int], blocks: int, classes: int = 1000) -> None:
-        super().__init__()
-        self.stem, self.norm = nn.Conv2d(3, widths[0], 7, 2, 3, bias=False), nn.BatchNorm2d(widths[0])
-        sizes = [widths[0], *(width for width in widths for _ in range(blocks))]
-        strides = [2 if at and not at % blocks else 1 for at in range(len(sizes) - 1)]
-        self.blocks = nn.ModuleList(map(Residual, sizes[:-1], sizes[1:], strides))
-        self.head = nn.Linear(widths[-1], classes)
+        self.stem, self.same, self.down, self.short = (
+            nn.Sequential(nn.Conv2d(before, after, size, stride, size // 2, bias=False), nn.BatchNorm2d(after))
+            for before, after, size, stride in ((3, 8, 7, 2), (8, 8, 3, 1), (8, 16, 3, 2), (8, 16, 1, 2))
+        )
+        self.head = nn.Linear(16, 10)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        x = functional.max_pool2d(functional.relu(self.norm(self.stem(images))), 3, 2, 1)
-        for block in self.blocks:
-            x = block(x)
+        x = functional.max_pool2d(functional.relu(self.stem(images)), 3, 2, 1)
+        x = functional.relu(self.down(functional.relu(self.same(x))) + self.short(x))
         return self.head(functional.adaptive_avg_pool2d(x, (1, 1)).flatten(1))
 
 
-# -- by name --------------------------------------------------------------------------------------------------------
-def _read(told: Mapping[str, Any]) -> Zoo:
-    package, kind, words, size = told.get("package"), told["from"], told.get("words"), told.get("image")
-    make = {
-        None: lambda: HERE[kind](*told["args"]),
-        "transformers": lambda: of_transformers(kind, told.get("config", {}), "input_ids" if words else "pixel_values"),
-        "torchvision": lambda: of_torchvision(kind),
-    }[package]
-
-    def inputs(batch: int, length: int) -> tuple[torch.Tensor, ...]:
-        # Of models of images the batch is what is dynamic: a length is a number of images.
-        return (torch.randint(0, words, (batch, length)) if words else torch.randn(length, 3, size, size),)
-
-    return Zoo(make, inputs, range(1, told["lengths"] + 1), told.get("batches", [1]), 1 if words else 0, package)
+def encoder() -> nn.Module:
+    layer = nn.TransformerEncoderLayer(256, 4, 512, batch_first=True)
+    return nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
 
 
-HERE: Mapping[str, type[nn.Module]] = {each.__name__: each for each in (Bert, ResNet)}
-MODELS: Mapping[str, Zoo] = {name: _read(told) for name, told in yaml.safe_load(FILE.read_text()).items()}
+class First(nn.Module):  # type: ignore[misc]
+    """The first output of a model of transformers, its inputs by place."""
+
+    def __init__(self, model: nn.Module, names: Sequence[str]) -> None:
+        super().__init__()
+        self.model, self.names = model, names
+
+    def forward(self, first: torch.Tensor, second: torch.Tensor | None = None) -> Any:
+        # Named one by one: exporters ask for the dynamic axes of starred inputs in another form.
+        inputs = (first,) if second is None else (first, second)
+        return self.model(**dict(zip(self.names, inputs, strict=True)))[0]
+
+
+def _made(told: Mapping[str, Any], names: Sequence[str]) -> nn.Module:
+    """``names``: those of its inputs."""
+    package, _, kind = told["from"].rpartition(".")
+    make, config = getattr(import_module(package or __name__), kind), told.get("config", {})
+    if package != "transformers":
+        return make(**config)
+    settings = make.config_class(**config)
+    settings.use_cache = False
+    model = make(settings)
+    return First(getattr(model, told["part"]) if "part" in told else model, names)
+
+
+# -- inputs -----------------------------------------------------------------------------------------------------------
+def _words(words: int, batch: int, length: int) -> Inputs:
+    return (torch.randint(3, words, (batch, length)),)
+
+
+def _masked(words: int, batch: int, length: int) -> Inputs:
+    """Words, and which of them count: the first sample is shorter."""
+    mask = torch.ones(batch, length, dtype=torch.long)
+    mask[0, length // 2 + 1 :] = 0
+    return *_words(words, batch, length), mask
+
+
+INPUTS: Mapping[str, tuple[Sequence[str], Callable[[int, int, int], Inputs], Sequence[Sequence[int]]]] = {
+    "words": (("input_ids",), _words, ((0, 1),)),
+    "masked": (("input_ids", "attention_mask"), _masked, ((0, 1), (0, 1))),
+    "two texts": (("input_ids", "decoder_input_ids"), lambda *n: _words(*n) + _words(*n), ((0, 1), (0, 1))),
+    "spectrum": (("input_features",), lambda n, b, _: (torch.randn(b, 80, n),), ((0,),)),
+    "wave": (("input_values",), lambda n, b, _: (torch.randn(b, n),), ((0,),)),
+    "images": (("pixel_values",), lambda n, b, _: (torch.randn(b, 3, n, n),), ((0,),)),
+    "images by length": (("pixel_values",), lambda n, _, s: (torch.randn(s, 3, n, n),), ((0,),)),
+    "vectors": ((), lambda n, b, s: (torch.randn(b, s, n),), ((0, 1),)),
+}
+"""The names of inputs; what they are, of so many words or pixels, for a batch and a length; their dynamic axes."""
+
+
+# -- by name ----------------------------------------------------------------------------------------------------------
+_SUITE = yaml.safe_load((Path(__file__).parents[1] / "suites" / "models.yaml").read_text())
+MODELS: Mapping[str, Model] = {name: Model(told, 0.0) for name, told in _SUITE["models"].items()}
+ARCHITECTURES: Mapping[str, Model] = {name: Model(told, 0.05) for name, told in _SUITE["architectures"].items()}
