@@ -21,9 +21,9 @@ import torch
 from torch._dynamo.utils import counters
 
 import shapewright as sw
+from benchmarks.harness.calls import library_of_one
 from benchmarks.harness.results import Row, finish, say
 from benchmarks.nets.zoo import ARCHITECTURES, Model
-from shapewright.download import write
 from shapewright.models import torch_model
 from shapewright.models.aten import decomposed
 from shapewright.models.fx import lift
@@ -34,8 +34,6 @@ from shapewright.torch.backend import shapewright
 from shapewright.torch.floats import read_as_constants
 from shapewright.torch.normal_form import NothingReplaced, as_it_is
 from shapewright.torch.work import flops_by_name
-from tuner.library.build import build_library
-from tuner.library.dispatcher import Dispatcher, Leaf
 from tuner.program.job.task import SearchTask
 from tuner.program.target import native
 from tuner.schedule import default_kernel
@@ -188,8 +186,7 @@ def write_libraries(tasks: Iterable[SearchTask], folder: Path) -> None:
     """Libraries of kernels that are right and not fast, for whoever looks at results alone: one for each task, for this
     machine, in a folder of its own."""
     for task in (each.on(native()) for each in tasks):
-        library = build_library(Dispatcher(task, (default_kernel(task),), 0, Leaf(0)), None)
-        write(library.files, folder / task.workload.key)
+        library_of_one(task, default_kernel(task), folder / task.workload.key)
 
 
 def generated(model: Any, cache: str) -> Row:
