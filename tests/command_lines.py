@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import worker  # noqa: F401 - before Ray, which reads when it is imported what this sets
+
+# isort: split
+
 from collections.abc import Sequence
 
 import click
