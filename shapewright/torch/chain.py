@@ -5,7 +5,8 @@
 ``tensors`` are those that the calls read and that none of them makes; ``sizes`` what shapes are made of; ``plan`` says
 what is called with what. It is put into graphs behind all derivatives (``shapewright.torch.chains``) and has none. For
 each combination of sizes the calls' arguments are written down once, and values that only calls read have places in one
-piece of memory, by how long they are needed. Where no machine code is at hand the calls are made one by one.
+piece of memory, by how long they are needed, which later calls use again. Where no machine code is at hand the calls
+are made one by one.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import torch
 
 from shapewright.models.lifted import View
 from shapewright.torch.arguments import Bound, planned
+from shapewright.torch.memory import MEMORY
 from shapewright.torch.native import address_of, native
 from shapewright.torch.op import NAMESPACE, prepared
 from shapewright.torch.plan import DTYPES, Call, Get, Plan, Taken, plan_of
@@ -120,12 +122,14 @@ class Chain:
         varying = [get(tensors) for get in self._varying]
         key = (*sizes, weights.number, *[(value.shape, value.dtype) for value in varying])
         bound = self._bound.get(key) or self._bind(key, weights, varying, sizes)
-        memory = torch.empty(bound.bytes, dtype=torch.uint8, device="cpu")
+        memory = MEMORY.take(bound.bytes)
         bases = weights.pointers + array("Q", [each.data_ptr() for each in (*varying, memory, *outs)])
         count, watch = len(bound.steps), self.watch
         seconds = (ctypes.c_double * count)() if watch else None
         given = ctypes.addressof(bound.calls), count, self._threads, bases.buffer_info()[0], seconds, bound.pace
-        if self._run(*given):
+        is_refused = self._run(*given)
+        MEMORY.give(memory)
+        if is_refused:
             # Made again one by one, the call that fails says why.
             if not self._is_refused:
                 self._is_refused = True

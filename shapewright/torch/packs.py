@@ -25,6 +25,8 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from shapewright.torch.memory import MEMORY
+
 CHECK = "SHAPEWRIGHT_CHECK_WEIGHTS"
 UNSEEN = (
     "shapewright: a constant of a model was changed where PyTorch does not count it, and was packed again since "
@@ -207,7 +209,10 @@ def _checksum(tensors: Sequence[torch.Tensor]) -> int:
 
 def forget(tensors: Sequence[torch.Tensor] | None = None) -> None:
     """Drop every packed constant, or those made of ``tensors``: the next call of each library packs anew. For weights
-    that were changed where PyTorch does not see it, as through ``weight.data``, NumPy or another process."""
+    that were changed where PyTorch does not see it, as through ``weight.data``, NumPy or another process. Without
+    ``tensors`` the memory that calls use again is freed, too."""
+    if tensors is None:
+        MEMORY.release()
     storages = None if tensors is None else {each.untyped_storage()._cdata for each in tensors if _has_storage(each)}
     for packs in list(_all):
         packs.forget(storages)

@@ -18,6 +18,7 @@ from shapewright.torch import chain as chains
 from shapewright.torch.arguments import planned
 from shapewright.torch.backend import shapewright
 from shapewright.torch.chain import Chain
+from shapewright.torch.memory import MEMORY
 from shapewright.torch.steps import ChainPlan, Made, Step
 from tests.shapewright.torch.models import Encoder, call_at_once, close, words
 from tests.shapewright.torch.replacing import Replacing
@@ -169,6 +170,26 @@ def test_without_machine_code_calls_are_made_one_by_one(
         (found,) = alone(tensors_of(model, x), [5])
         assert close(found, model(x))
     assert not alone._bound
+
+
+def test_the_next_call_uses_the_memory_of_the_one_before(
+    one: tuple[Rows, Chain], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, chain = one
+    taken, take = list[torch.Tensor](), MEMORY.take
+
+    def watched(size: int) -> torch.Tensor:
+        taken.append(take(size))
+        return taken[-1]
+
+    monkeypatch.setattr(MEMORY, "take", watched)
+    with torch.no_grad():
+        for rows in (6, 3, 6):
+            x = torch.rand(rows, WIDTH)
+            (ours,) = chain(tensors_of(model, x), [rows])
+            assert close(ours, model(x))
+    assert len(taken) == 3
+    assert all(piece is taken[0] for piece in taken)
 
 
 def test_a_call_that_fails_says_why(one: tuple[Rows, Chain]) -> None:
