@@ -75,6 +75,8 @@ def _rewritten(graph: Graph, root: Node) -> Node | None:
 
 
 def _first_rewrite(graph: Graph, root: Node) -> Node | None:
+    if _is_the_same(graph, root):
+        return None  # what it is the same as is asked by itself
     for rewrite in REWRITES:
         for match in _matches(graph, rewrite.pattern, root.name, {}):
             if not _is_closed(graph, match, root.name):
@@ -105,11 +107,16 @@ def _matches(graph: Graph, pattern: Pattern, value: Input, bound: Bound) -> Iter
             yield Match(bound, frozenset())
     elif isinstance(value, str):
         node = graph[value]
-        if node.op == "identity" or (node.op == "expand" and node.shape == graph[node.sources[0]].shape):
+        if _is_the_same(graph, node):
             for match in _matches(graph, pattern, node.inputs[0], bound):
                 yield Match(match.bound, match.nodes | {value})
         elif _is(graph, node, pattern[0]):
             yield from _of_inputs(graph, pattern, node, bound)
+
+
+def _is_the_same(graph: Graph, node: Node) -> bool:
+    """Whether a node is its input."""
+    return node.op == "identity" or (node.op == "expand" and node.shape == graph[node.sources[0]].shape)
 
 
 def _of_inputs(graph: Graph, pattern: Pattern, node: Node, bound: Bound) -> Iterator[Match]:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from shapewright.cli.main import run
+from shapewright.models import defects
 from tests.conftest import MakeOnce
 from tests.serving import register_local, serving
 from tests.shapewright.cli_bed import SMALL_JOB, Bed, Ran, arguments
@@ -82,3 +83,16 @@ def bed(data_dir: Path, sqlite_template: Path, monkeypatch: pytest.MonkeyPatch) 
 @pytest.fixture
 def free_port() -> int:
     return addresses.free_port()
+
+
+@pytest.fixture(autouse=True)
+def no_defect(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A defect of ours that lifting and compiling live through fails the test, unless it is marked as one that causes
+    some."""
+    told, handler = list[str](), logging.Handler(logging.WARNING)
+    monkeypatch.setattr(handler, "emit", lambda record: told.append(record.getMessage()))
+    monkeypatch.setattr(defects, "_told", set())
+    defects.logger.addHandler(handler)
+    yield
+    defects.logger.removeHandler(handler)
+    assert not told or request.node.get_closest_marker("causes_defects")

@@ -27,6 +27,9 @@ PLACES: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], list[str]]] = {
 }  # fmt: skip
 
 
+pytestmark = pytest.mark.causes_defects
+
+
 @pytest.mark.parametrize("place", PLACES)
 def test_a_defect_leaves_one_group(
     place: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

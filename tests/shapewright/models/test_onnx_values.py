@@ -296,6 +296,7 @@ def test_a_branch_that_returns_a_value_of_outside_reads_it() -> None:
     assert from_onnx(model).graph.readers("h") == {"y", "i"}
 
 
+@pytest.mark.causes_defects
 def test_a_defect_of_a_translation_leaves_one_node(monkeypatch: Any) -> None:
     def broken(call: Any) -> Any:
         raise ZeroDivisionError("by nothing")

@@ -30,12 +30,19 @@ def chunked(x: Tensor) -> Tensor:
 
 
 class Turned(nn.Module):  # type: ignore[misc]
-    """Queries and keys of one product; ``joined`` ones are split of it."""
+    """Queries and keys of one product; ``joined`` ones are split of it. With ``whole`` all
+    keys are selected, as a cache does it."""
 
-    def __init__(self, half: Callable[[Tensor], Tensor] = half_turned, keys: int = HEADS, joined: bool = False) -> None:
+    def __init__(
+        self,
+        half: Callable[[Tensor], Tensor] = half_turned,
+        keys: int = HEADS,
+        joined: bool = False,
+        whole: bool = False,
+    ) -> None:
         super().__init__()
         sizes = [WIDTH, keys * SIZE, keys * SIZE]
-        self.half, self.keys, self.sizes, self.joined = half, keys, sizes, joined
+        self.half, self.keys, self.sizes, self.joined, self.whole = half, keys, sizes, joined, whole
         self.layers = nn.ModuleList(nn.Linear(WIDTH, size) for size in ([sum(sizes)] if joined else sizes))
         self.register_buffer("rates", 1.0 / 100.0 ** (torch.arange(0, SIZE, 2).float() / SIZE))
 
@@ -49,6 +56,8 @@ class Turned(nn.Module):  # type: ignore[misc]
         parts = self.layers[0](x).split(self.sizes, -1) if self.joined else [layer(x) for layer in self.layers]
         q, k, v = (each.view(*x.shape[:2], -1, SIZE).transpose(1, 2) for each in parts)
         q, k = (each * cos + self.half(each) * sin for each in (q, k))
+        if self.whole:
+            k = torch.ops.aten.slice.Tensor(k, 2, 0, 2**63 - 1)
         if self.keys < HEADS:
             copies = (each[:, :, None].expand(-1, -1, HEADS // self.keys, -1, -1) for each in (k, v))
             k, v = (each.reshape(x.shape[0], HEADS, -1, SIZE) for each in copies)
@@ -87,6 +96,10 @@ def test_heads_of_one_product_are_turned_where_they_lie() -> None:
     (attention,) = text_of(lifting, "attention")
     assert "q[b, h, i, d] * k[b, h // 2, j, d]" in attention
     assert "h // 2 + 6, d]" in attention
+
+
+def test_what_is_the_same_as_a_turn_is_no_turn() -> None:
+    assert labels(lifting_at(Turned(whole=True))) == labels(lifting_at(Turned()))
 
 
 OTHERS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {

@@ -233,6 +233,7 @@ def test_what_stands_before_and_behind_branches_tuples_and_casts_is_replaced(lib
             assert np.allclose(found, right, 1e-4, 1e-4)
 
 
+@pytest.mark.causes_defects
 def test_a_defect_of_our_own_leaves_the_function_as_it_was(libraries: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any) -> Any:
         raise IndexError("of ours")
