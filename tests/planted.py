@@ -19,7 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("tuner", "shapewright", "service", "worker", "migrations")
-COPIED = (*PACKAGES, "benchmarks", "tests", "pyproject.toml", "alembic.ini")
+COPIED = (*PACKAGES, "benchmarks", "examples", "tests", "pyproject.toml", "alembic.ini")
 CAUGHT = 1
 """pytest's exit status where tests failed: any other says that they could not be run."""
 LIMIT_S = 900.0
