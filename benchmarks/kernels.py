@@ -105,7 +105,7 @@ def _prepared(
         parts, aside = parts_of(benchmark), Report()
         budget = {"trials": options.trials // len(parts), "seconds": options.seconds / len(parts)}
         for number, part in enumerate(parts):
-            tuned_library(part, budget, options.seed, folder / str(number), aside)
+            tuned_library(part, budget, options.seed, folder / f"{number:03}", aside)
         report.rival_tuning += [{**each, "rival": SEPARATE} for each in aside.tuning]
         return folder
     if rival == METASCHEDULE:

@@ -199,7 +199,7 @@ def _row(model: str, batch: int, length: int, there: dict[str, Remote], skipped:
             del there[name]
     samplers = {name: lambda number, one=one: float(one.ask("sample", number)) for name, one in there.items()}
     vs = compared(alternate(samplers, rounds=9, sample_s=SAMPLE_S, budget_s=BUDGET_S))
-    rivals = ", ".join(f"{name} {ratio:.2f}x" for name, ratio in vs["vs"].items())
+    rivals = ", ".join(f"{name} {vs['vs'][name]:.2f}x" for name in vs["rivals_s"])
     say(f"{model}, batch {batch}, length {length:>4} {1e3 * vs['ours_s']:>9.2f} ms; against {rivals}")
     errors = [float(np.abs(a - b).max()) for a, b in zip(outputs[OURS], outputs[EAGER], strict=True)]
     return {

@@ -91,7 +91,7 @@ def _one(benchmark: Benchmark, seed: int, contenders: Sequence[str], options: ar
         libraries = {OURS: folder / OURS}
         if is_fused(benchmark.operator):
             for number, part in enumerate(parts_of(benchmark)):
-                tuned_library(part, budget, seed, folder / SEPARATE / str(number), report)
+                tuned_library(part, budget, seed, folder / SEPARATE / f"{number:03}", report)
             libraries[SEPARATE] = folder / SEPARATE
         if METASCHEDULE in contenders:
             # One search for all seeds of ours: what is kept is used again.

@@ -7,7 +7,7 @@ import os
 import pickle
 import signal
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -42,11 +42,7 @@ class Remote:
         """The answer of a function in that process, which then stands still."""
         self.send(signal.SIGCONT)
         try:
-            return self.pool.submit(function, *arguments).result(self.answer_s)
-        except TimeoutError:
-            raise Died(f"its process did not answer within {self.answer_s:g} s") from None
-        except BrokenProcessPool:
-            raise Died("its process died") from None
+            return _result(self.pool.submit(function, *arguments), self.answer_s)
         finally:
             self.send(signal.SIGSTOP)
 
@@ -64,13 +60,23 @@ def in_own_process(
     raises, and Died."""
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
         # Before ``make`` is sent, whose module may load the libraries.
-        process = pool.submit(_begin, dict(environment or {}), threads).result(answer_s)
+        process = _result(pool.submit(_begin, dict(environment or {}), threads), answer_s)
         remote = Remote(pool, process, answer_s)
         try:
             remote.run(_make, make, *arguments)
             yield remote
         finally:
             remote.send(signal.SIGKILL)
+
+
+def _result(future: Future[Any], answer_s: float) -> Any:
+    """Raises what the call raised, and Died."""
+    try:
+        return future.result(answer_s)
+    except TimeoutError:
+        raise Died(f"its process did not answer within {answer_s:g} s") from None
+    except BrokenProcessPool:
+        raise Died("its process died") from None
 
 
 def _begin(environment: Mapping[str, str], threads: int) -> int:

@@ -23,7 +23,7 @@ PEAK = "peak"
 STREAM = "stream"
 """Reads and writes as many bytes as the workload's operands have, for the share of the bandwidth."""
 SEPARATE = "separate"
-"""Libraries of ours one after the other, those of the parts of a program in its directory, beside one for all of it."""
+"""Libraries of ours one after the other, those of the parts of a program, whose folders are sorted as they run."""
 METASCHEDULE, DLIGHT, DIETCODE = "metaschedule", "dlight", "dietcode"
 VENDORS = {
     "mm": ("torch_products", "mm"),

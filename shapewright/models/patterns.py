@@ -76,7 +76,7 @@ def _rewritten(graph: Graph, root: Node) -> Node | None:
 
 def _first_rewrite(graph: Graph, root: Node) -> Node | None:
     if _is_the_same(graph, root):
-        return None  # what it is the same as is asked by itself
+        return None  # its input is a root of its own
     for rewrite in REWRITES:
         for match in _matches(graph, rewrite.pattern, root.name, {}):
             if not _is_closed(graph, match, root.name):

@@ -1,7 +1,7 @@
 """Memory that chains use again at their next call.
 
-The kernel fills each page with zeros that a process has not had before. Where values between calls take tens of
-megabytes, which an allocator gives back at once, that was up to a tenth of a call (docs/decisions/0100).
+The allocator unmaps a block of tens of megabytes once it is freed, and the operating system clears every page of the
+next one. That took 7 % of a call of ResNet-50 for four images and more (docs/decisions/0100).
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ class Memory:
         """By size, the smallest first."""
 
     def take(self, size: int) -> torch.Tensor:
-        """A piece of ``size`` bytes or more, with anything in it. Who does not ``give`` it back has it for itself."""
+        """A piece of ``size`` bytes or more, with anything in it. Nobody else gets it until it is given back."""
         with self._lock:
             fits = next((at for at, piece in enumerate(self._pieces) if piece.numel() >= size), None)
             if fits is not None:
                 return self._pieces.pop(fits)
-            # In its place, or small ones would be kept that nobody needs.
+            # The new piece replaces the largest one, which was too small: else both would be kept.
             self._pieces[-1:] = []
         return torch.empty(size, dtype=torch.uint8, device="cpu")
 
@@ -43,4 +43,4 @@ class Memory:
 
 
 MEMORY = Memory()
-"""Of all chains of the process: of one thread only one is called at a time."""
+"""Shared by all chains of the process: a thread calls one chain at a time."""
