@@ -16,8 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.compare.rows import against_best
-from benchmarks.compare.summary import SHORTEST_S, against, bandwidth, interval_of, mean, ratios
+from benchmarks.compare.rows import BEST, against_best
+from benchmarks.compare.summary import SHORTEST_S, against, bandwidth, held_out, interval_of, mean, ratios
 from benchmarks.harness.results import ROOT, Row, grouped, read
 from benchmarks.theory import SEARCHED
 from tuner.program.language.workload import format_shape
@@ -29,6 +29,8 @@ BUSY = 1.0
 """Runnable processes to a core, beyond which a machine is called busy."""
 NOISY = 0.1
 """An interval that is wider than this share of its middle is said to be noisy."""
+RIVALS = {BEST: "the fastest vendor routine", "separate": "libraries of their pieces"}
+"""What kernels are compared with, in words."""
 
 
 def page_with_tables(text: str, folder: Path = MEASUREMENTS) -> str:
@@ -105,24 +107,30 @@ Told = tuple[tuple[str, str, str], list[str]]
 
 
 def _kernels(document: Document) -> Told:
-    """Ratios at every shape by workload, then the means."""
+    """Ratios at every shape by workload, then the means; against the fastest vendor, or the only rival there was."""
     summary, workloads = document["summary"], grouped(document["rows"], "workload")
+    rival = BEST if summary["geomean_vs_best"] is not None else next(iter(summary["geomean_vs"]))
+    ratio = against(rival)
     at = {name: {format_shape(row["shape"]): row for row in rows} for name, rows in workloads.items()}
     shapes = {format_shape(row["shape"]): "*" if row["tuned_on"] else "" for row in document["rows"]}
-    body = [
-        [shape + mark, *(times(against_best(rows[shape])) if shape in rows else "" for rows in at.values())]
-        for shape, mark in shapes.items()
-    ]
-    counted = ([row for row in rows if row["ours_s"] >= SHORTEST_S] for rows in workloads.values())
-    means = [with_interval(mean(against_best, rows), interval_of(rows)) for rows in counted]
-    value = with_interval(summary["geomean_vs_best"], summary["interval_vs_best"])
-    worst = times(summary["worst_vs_best"])
+    counted = {name: [row for row in rows if row["ours_s"] >= SHORTEST_S] for name, rows in workloads.items()}
+    columns = [
+        [name, *(times(ratio(rows[shape])) if shape in rows else "" for shape in shapes),
+         with_interval(mean(ratio, counted[name]), interval_of(counted[name], rival))]
+        for name, rows in at.items()
+    ]  # fmt: skip
+    lines = [["shape", *(shape + mark for shape, mark in shapes.items()), "**mean**"], *columns]
+    # The longer side goes down the page.
+    table = lines if len(workloads) > len(shapes) else [list(line) for line in zip(*lines, strict=True)]
+    rows = [row for each in counted.values() for row in each]
+    value = with_interval(mean(ratio, rows), interval_of(rows, rival))
+    worst, unseen = times(min(ratios(rows, ratio))), times(mean(ratio, held_out(rows)))
     text = (
-        f"All: {value}; held-out shapes {times(summary['geomean_vs_best_held_out'])}, the least {worst}. Tuning took "
+        f"All: {value}; held-out shapes {unseen}, the least {worst}. Tuning took "
         f"{summary['tuning_s']:.0f} s, {summary['trials']} trials."
     )
-    headline = f"`{document['protocol']['suite']}` against the fastest vendor routine", value, worst
-    return headline, [*_table(["shape", *workloads], *body, ["**mean**", *means]), "", text]
+    headline = f"`{document['protocol']['suite']}` against {RIVALS.get(rival, rival)}", value, worst
+    return headline, [*_table(*table), "", text]
 
 
 def _operators(document: Document) -> Told:

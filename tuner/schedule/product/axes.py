@@ -37,6 +37,10 @@ HEIGHTS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14)
 """Rows of a register tile."""
 MAX_VECTORS = 6
 """In a row of a register tile."""
+CHUNKS = (128, 192, 256, 384, 512, 768)
+"""Steps of k in a chunk. Chunks of a fixed k are whole vectors: none is shorter than any target's."""
+FOLLOWED_CHUNKS = (16, 32)
+"""... of columns that lie [k, n], of which each step is a stream of memory."""
 MAX_BLOCK = 256
 TOTAL_BYTES = 4
 MAX_PACKED_ROWS = 512
@@ -88,12 +92,16 @@ def atom_axes(atoms: Mapping[int, Atom], *, is_optional: bool = False) -> tuple[
     return () if axis.choices == (1,) else (axis,)
 
 
-def tile_axes(steps: int | None, atoms: Mapping[int, Atom] | None = None) -> tuple[Axis, ...]:
+def tile_axes(
+    steps: int | None, atoms: Mapping[int, Atom] | None = None, *, in_place: bool = False
+) -> tuple[Axis, ...]:  # fmt: skip
     """The register tile and the loops around it. ``steps`` of k, None where it is dynamic: a chunk that holds all of a
-    fixed k is no other than 0. ``atoms``: the instructions to choose from."""
+    fixed k is no other than 0. ``atoms``: the instructions to choose from. ``in_place``: columns may be read where they
+    lie, and chunks be as short as a core follows them."""
     units = [atom for atom in (atoms or {}).values() if atom.unit is not None]
     rows = {*HEIGHTS, *(atom.rows * tiles for atom in units for tiles in (1, 2, 3, 4))}
-    chunks = (0, *(kc for kc in (128, 192, 256, 384, 512, 768) if steps is None or kc < steps))
+    every = (*(FOLLOWED_CHUNKS if in_place else ()), *CHUNKS)
+    chunks = (0, *(kc for kc in every if steps is None or kc < steps))
     return (
         Axis("mr", "rows of the register tile", tuple(sorted(rows))),
         Axis("nv", "vectors in a row of the register tile", tuple(range(1, MAX_VECTORS + 1))),

@@ -18,7 +18,7 @@ a formula here takes another version of calibrations (tuner/program/target/calib
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -26,25 +26,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.program.job.task import SearchTask
-from tuner.program.language.dtypes import DTYPES
-from tuner.program.target import Hardware
-from tuner.program.target.rates import Rates
 from tuner.schedule.layout import LINE_BYTES
 from tuner.schedule.loops.estimates import Floats, is_flushed
-from tuner.schedule.product.atom import Atom
-from tuner.schedule.product.axes import OF_VECTORS
+from tuner.schedule.product.axes import BY_BLOCK, IN_PLACE, MAX_VECTORS, OF_VECTORS
 from tuner.schedule.product.product import Product
+from tuner.schedule.product.sizes import REGISTER_BYTES, Sizes
 from tuner.schedule.rule import Extents
-from tuner.schedule.space import DEFAULT_CHOICE, MicroKernel
+from tuner.schedule.space import MicroKernel
 
 PAGE_BYTES = 4096
+APART = 1.2
+"""The time of columns that are read where they lie [k, n] over that of packed ones."""
+FOLLOWED, NOT_FOLLOWED = 16, 2.0
+"""Streams that a core's prefetchers follow at once, and how many times longer more of them take from memory. Products
+of 8192 x 8192 on an AMD EPYC (Zen 4): chunks of 16 steps take half of the time of 32 and more."""
+CROWDED = 1.0
+"""The additional time of columns a multiple of a page apart, in the narrowest tile; of 768 x 3072 there, one row takes
+three times as long in tiles of one vector, and no longer in tiles of six, but 16 rows hide most of that."""
+WAYS = 8
+"""Of L2, which few descriptions of hardware say. Half of them are left to a panel."""
 KNEE = 6.0
 """How sharply the larger of computing and streaming takes over: where they are equal, both together take 2^(1/KNEE) as
 long as each. The best of 4, 6, 8, 12 and none for 240 kernels of five dense layers on an AMD EPYC (Zen 4)."""
-REGISTER_BYTES = 4
-"""A word once it is loaded, or packed at the call."""
-BYTES = {"int4": 0.5, **{name: float(dtype.bytes) for name, dtype in DTYPES.items()}}
-"""An element in memory. int4 is no dtype of tensors: two in a byte, x86_quantized."""
 
 
 class _Terms(NamedTuple):
@@ -71,99 +74,8 @@ def features(
     return Estimate(task, product, kernels, extents).features()
 
 
-class Words:
-    """What a step of k takes of the operands, by kernel ([kernels, 1]): bytes in memory as they lie, and operations
-    that widen a vector of columns, or the word of a row, to what the instruction takes."""
-
-    def __init__(self, product: Product, groups: Floats, hardware: Hardware, rates: Rates) -> None:
-        atoms = product.atoms(hardware)
-        # Of one instruction kernels have no axis to choose it by.
-        chosen = np.searchsorted(list(atoms), groups) if len(atoms) > 1 else np.zeros((1, 1), np.int64)
-
-        def of(value: Callable[[Atom], float]) -> Floats:
-            return np.array([float(value(atom)) for atom in atoms.values()])[chosen]
-
-        left, right = product.left.dtype, product.right.dtype
-        self.group, self.operations = of(lambda atom: atom.group), of(lambda atom: atom.operations)
-        # The time of each operation, in multiply-adds.
-        self.issue = of(lambda atom: (rates.of_instruction(atom.name) or atom.operations) / atom.operations)
-        # Of matrix units.
-        self.is_unit = of(lambda atom: atom.unit is not None) > 0
-        self.is_of_floats = of(lambda atom: atom.total == "float32") > 0
-        self.rows, self.steps = of(lambda atom: atom.rows), of(lambda atom: atom.steps)
-        self.columns = of(lambda atom: atom.unit.columns if atom.unit else 1)
-        self.cycles = of(lambda atom: atom.unit_cycles(rates, hardware))
-        self.left_bytes, self.right_bytes = (self.group * BYTES[dtype] for dtype in (left, right))
-        self.left_widened = of(lambda atom: atom.widened.get(left, 0.0))
-        self.right_widened = of(lambda atom: atom.widened.get(right, 0.0))
-
-
-class Estimate:
+class Estimate(Sizes):
     """The estimate for several kernels (rows) on several shapes (columns)."""
-
-    def __init__(self, task: SearchTask, product: Product, kernels: Sequence[MicroKernel], extents: Extents) -> None:
-        self.hardware = hardware = task.known_target.hardware
-        self.task, self.product, self.rates = task, product, task.rates
-        extents = product.by_role(extents)
-        every = [dict(kernel.values) for kernel in kernels]
-        # Axes that were added to rules with this theory: the other ones every kernel has.
-        every = [{**dict.fromkeys(("nb", "group", "panel", "split_k"), DEFAULT_CHOICE), **each} for each in every]
-        names = sorted(every[0])
-        values = np.array([[each[name] for name in names] for each in every], np.float64)
-        self.of = {name: values[:, index : index + 1] for index, name in enumerate(names)}
-        self.mr, self.nv, self.ku = self.of["mr"], self.of["nv"], self.of["ku"]
-        self.lanes, self.fma_per_cycle = hardware.lanes(), self.rates.fma_per_cycle(hardware)
-        along_k = product.pack_of_dots
-        self.by_dots = np.equal(self.of["pack"], -1 if along_k is None else along_k)
-        self.nr = self.nv * np.where(self.by_dots, 1, self.lanes)
-        self.m, self.n, self.k = (np.asarray(extents[axis], np.float64)[None, :] for axis in "mnk")
-        self.words = Words(product, self.of["group"], hardware, self.rates)
-        # In words from here on.
-        self.depth = np.ceil(self.k / self.words.group)
-        product.right.widen(self)
-        self._cut_shares(extents)
-        self._cut_blocks()
-
-    def _cut_shares(self, extents: Extents) -> None:
-        """The largest share of one thread."""
-        across, columns, self.parts = self.of["tb"], self.of["tn"], self.of["split_k"]
-        rows = self.task.threads / (across * columns * self.parts)
-        self.k = np.where(self.parts > 1, np.ceil(self.depth / self.parts / self.lanes) * self.lanes, self.depth)
-        self.products = np.asarray(extents["b"], np.float64)[None, :] if "b" in extents else np.ones_like(self.m)
-        self.batch = np.ceil(self.products / across)
-        tiles = np.floor(self.m / self.mr)
-        self.rest = self.m - tiles * self.mr
-        self.tiles = np.ceil(tiles / rows)
-        self.rows = np.minimum(self.tiles * self.mr + self.rest, self.m)
-        self.panels = np.ceil(np.floor(self.n / self.nr) / columns)
-        self.ragged = np.ceil((self.n - np.floor(self.n / self.nr) * self.nr) / self.lanes)
-        if "n" in self.product.dynamic:
-            exact = (self.of["edge"] > 0) | self.by_dots | (self.ragged == 0)
-            self.ragged = np.where(exact, self.ragged, self.nv)
-        self.columns = self.panels * self.nr + self.ragged * np.where(self.by_dots, self.nv, self.lanes)
-
-    def _cut_blocks(self) -> None:
-        """How a share is cut to blocks, strips and chunks, and the bytes of each."""
-        # Where vectors run along k, the rows of a tile go by all columns before the next ones.
-        mb = np.where(self.by_dots, 1.0, self.of["mb"])
-        self.blocks = np.maximum(np.ceil(self.tiles / mb), 1)
-        # The tiles of a block that read a panel, that of the ragged rest among them.
-        self.passes = np.maximum(np.minimum(self.tiles + (self.rest > 0), mb + 1), 1)
-        # Of one tile, or one panel, the order of the loops makes no difference.
-        several = np.minimum(self.passes, mb) > 1
-        self.nb = np.where(several, np.minimum(self.of["nb"], np.maximum(self.panels, 1)), 1.0)
-        self.strips = np.ceil(self.panels / self.nb)
-        kc = np.where(self.of["kc"] > 0, self.of["kc"], np.inf)
-        self.chunks = np.maximum(np.ceil(self.k / kc), 1)
-        self.steps = self.k / self.chunks
-        self.left_bytes = np.where(self.of["rows"] > 0, REGISTER_BYTES, self.words.left_bytes)
-        # Elements are widened as they are packed.
-        self.is_packed = (self.of["pack"] > 0) & ~self.by_dots
-        self.right_bytes = np.where(self.is_packed, REGISTER_BYTES, self.words.right_bytes)
-        self.panel_bytes = self.steps * self.nr * self.right_bytes
-        self.strip_bytes = self.nb * self.panel_bytes
-        self.tile_bytes = self.mr * self.steps * self.left_bytes
-        self.block_bytes = np.minimum(self.tiles + 1, mb) * self.mr * self.steps * self.left_bytes
 
     def latency_s(self) -> Floats:
         """[kernels, shapes] seconds."""
@@ -254,11 +166,13 @@ class Estimate:
         if self.words.is_unit.any():
             step = np.where(self.words.is_unit, self._unit_step(rows, vectors), step)
         # A panel that does not stay in L1 comes from L2 for each tile but the first, to which it is streamed.
-        stays = self.strip_bytes + self.tile_bytes < 0.8 * self.hardware.l1d_bytes
+        l1 = self.hardware.l1d_bytes
+        stays = (self.strip_bytes + self.tile_bytes < 0.8 * l1) & ~self.is_crowded(PAGE_BYTES, l1 / PAGE_BYTES)
         # The rate was fitted to tiles whose rows come from L2, too; in a strip they do so once.
         panel, row = vectors * self.lanes * self.right_bytes, rows * self.left_bytes
-        kept = (self.nb > 1) & (self.tile_bytes < 0.5 * self.hardware.l1d_bytes)
-        from_l2 = np.where(kept, panel / (panel + row), 1.0) * (1 - 1 / self.passes) * panel / c.l2_bytes
+        kept = (self.nb > 1) & (self.tile_bytes < 0.5 * l1)
+        again = np.where(self.is_crowded(self.hardware.l2_bytes / WAYS, WAYS / 2), c.l3_bytes, c.l2_bytes)
+        from_l2 = np.where(kept, panel / (panel + row), 1.0) * (1 - 1 / self.passes) * panel / again
         # Rows that push each other out of L1 bring a line from L2 for each of their elements.
         missing = self._missing(rows)
         stays, from_l2 = stays & (missing == 0), from_l2 + missing * rows * LINE_BYTES / c.l2_bytes
@@ -300,21 +214,19 @@ class Estimate:
     # -- memory ---------------------------------------------------------------------------------------------------
     def _stream(self) -> Floats:
         c, l2 = self.rates, self.hardware.l2_bytes
-        right = self.columns * self.k * self.right_bytes
+        right = self.right_size
         stays = right + self.block_bytes < 0.8 * l2
         # A strip that does not stay in L2 comes again for every tile.
         is_wide = (self.nb > 1) & (self.strip_bytes > 0.8 * l2)
         times = np.where(is_wide, np.maximum(self.tiles, 1), self.blocks)
-        # What a thread's share of L3 does not hold comes from memory every time.
-        is_held = right < 0.8 * self.hardware.l3_bytes / self.task.threads
-        below_l2 = np.where(is_held, c.l3_bytes, min(c.memory_bytes, c.l3_bytes))
-        cycles = np.where(stays, right / c.l2_bytes, times * right / below_l2)
+        # A panel that was packed for a block is in L2.
+        rate = np.where(self.of["pack"] == BY_BLOCK, c.l2_bytes, self.below_l2)
+        cycles = np.where(stays, right / c.l2_bytes, times * right / rate)
         columns = self.product.right
         if is_flushed(self.task, columns.is_packed_ahead) and not columns.is_made_in_call:
-            cycles = cycles + np.maximum(right / c.memory_bytes - right / np.where(stays, c.l2_bytes, below_l2), 0.0)
+            cycles = cycles + np.maximum(right / c.memory_bytes - right / np.where(stays, c.l2_bytes, rate), 0.0)
         if not self.product.right.is_packed_ahead:
-            # Rows of the operand lie n elements apart: a new page for each step of k once they are long.
-            cycles = cycles * np.where(self.of["pack"] > 0, 1.0, np.where(self.n * 4 > 2048, 2.0, 1.2))
+            cycles = cycles * np.where(self.of["pack"] > 0, 1.0, self._in_place())
         # The rows of a block: once from L3; for every strip if they do not stay in L2 beside two strips.
         left = self.rows * self.k * self.words.left_bytes
         again = self.block_bytes + 2 * self.strip_bytes > 0.8 * l2
@@ -322,6 +234,46 @@ class Estimate:
         if is_flushed(self.task, self.product.left.is_packed_ahead):
             cycles = cycles + np.maximum(left / c.memory_bytes - left / c.l3_bytes, 0.0)
         return np.asarray(cycles + passes * left / c.l3_bytes)
+
+    @cached_property
+    def right_size(self) -> Floats:
+        """Bytes of a thread's share of the right operand."""
+        return np.asarray(self.columns * self.k * self.right_bytes)
+
+    @cached_property
+    def is_held(self) -> NDArray[np.bool_]:
+        """Whether a thread's share of L3 holds them. What it does not hold comes from memory every time."""
+        return np.asarray(self.right_size < 0.8 * self.hardware.l3_bytes / self.task.threads)
+
+    @cached_property
+    def below_l2(self) -> Floats:
+        """Bytes in a cycle of what L2 does not hold."""
+        c = self.rates
+        return np.where(self.is_held, c.l3_bytes, min(c.memory_bytes, c.l3_bytes))
+
+    def in_streams(self, number: Floats) -> Floats:
+        """How many times longer what L2 does not hold takes in so many streams, which lie pages apart."""
+        return np.where(self.is_held | (number <= FOLLOWED), 1.0, NOT_FOLLOWED)
+
+    @cached_property
+    def row_streams(self) -> Floats:
+        """Streams that the rows of a chunk are, of an operand that lies [k, n]. Short ones are one."""
+        return np.where(self.n * self.words.right_bytes > PAGE_BYTES / 2, self.steps, 1.0)
+
+    def is_crowded(self, way_bytes: float, ways: float) -> NDArray[np.bool_]:
+        """Whether so many ways of a cache do not hold the rows of a chunk that are read where they lie [k, n]: those a
+        power of two apart fall on the same sets."""
+        stride, way = np.asarray(self.n * self.words.right_bytes).astype(np.int64), int(way_bytes)
+        in_place = (self.of["pack"] == IN_PLACE) & ~self.by_dots & self.product.right.is_in_rows
+        return np.asarray(in_place & (self.steps * np.gcd(stride, way) > ways * way))
+
+    def _in_place(self) -> Floats:
+        """How many times longer columns take that are read where they lie than packed ones. Rows that fall on the same
+        sets of L1 push out what was prefetched of one another."""
+        is_crowded = self.is_crowded(PAGE_BYTES, 2 * self.hardware.l1d_bytes / PAGE_BYTES)
+        narrow = np.maximum(1 - self.nv / MAX_VECTORS, 0.0)
+        along_n = APART * self.in_streams(self.row_streams) * np.where(is_crowded, 1 + CROWDED * narrow, 1.0)
+        return np.asarray(np.where(self.by_dots, 1 + self.rates.single / self.nv, along_n))
 
     def _output(self) -> Floats:
         """Stores are part of the tiles; what counts here is that further chunks of k read the output again, and that a

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from tuner.schedule.product.context import Chunk, EmitContext, Panel
     from tuner.schedule.product.estimate import Estimate
     from tuner.schedule.product.readers import Extent, PackedRows, PackedSlice, PanelSource
+    from tuner.schedule.product.sizes import Sizes
 
 
 DTYPE = "float32"
@@ -170,6 +171,11 @@ class Right:
     is_made_in_call: ClassVar[bool] = False
     """Whether the call itself makes it, so that the caches have it."""
 
+    @property
+    def is_in_rows(self) -> bool:
+        """Whether it may be read where it lies, each step of k in a row of memory."""
+        return self.lies_along_n and not self.is_packed_ahead
+
     def step(self, context: EmitContext, step: TirExpr) -> Place:
         """One step of k, along n, where columns are read as they lie; or one column, along k, if that is how."""
         raise NotImplementedError(f"{type(self).__name__} are read where they are packed")
@@ -257,7 +263,7 @@ class Right:
         return None
 
     # -- theory ---------------------------------------------------------------------------------------------------
-    def widen(self, of: Estimate) -> None:
+    def widen(self, of: Sizes) -> None:
         """Say what an element takes, if it is not read as it is stored: set ``of.words``."""
 
     def stream_cycles(self, of: Estimate, in_place: Floats) -> Floats:
@@ -268,9 +274,11 @@ class Right:
         """[kernels, shapes] cycles of packing panels at the call."""
         rates, size = of.rates, of.columns * of.k
         element = rates.copy if self.lies_along_n else rates.transpose
-        each = size * (element + 4 / rates.l3_bytes * (size * 4 > of.hardware.l2_bytes))
-        times = np.where(of.of["pack"] == BY_BLOCK, of.blocks, np.where(of.of["pack"] == AT_ONCE, 1.0, 0.0))
-        return np.asarray(times * each)
+        beyond = TOTAL_BYTES / of.below_l2 * (size * TOTAL_BYTES > of.hardware.l2_bytes)
+        read = element + beyond * of.in_streams(of.row_streams if self.lies_along_n else of.nr)
+        # Panels that are all written before they are read do not stay in L2.
+        each = {BY_BLOCK: of.blocks * read, AT_ONCE: read + 2 * beyond}
+        return np.asarray(size * sum(np.where(of.of["pack"] == choice, value, 0.0) for choice, value in each.items()))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -52,8 +52,9 @@ class ProductRule(TirRule, Generic[Found]):
     def space(self, task: SearchTask) -> SearchSpace:
         product, hardware = self.product(task.workload), task.known_target.hardware
         atoms = product.atoms(hardware)
+        depth = product.depth if can_hold_partial(product.result.dtype) else 0
         every = (
-            *axes.tile_axes(product.depth if can_hold_partial(product.result.dtype) else 0, atoms),
+            *axes.tile_axes(depth, atoms, in_place=product.right.is_in_rows),
             Axis("rows", "rows are packed at each call", tuple(self.rows)),
             *axes.ragged_axes("n" in product.dynamic),
             Axis("pack", "panels are packed at each call", (0,) if product.right.is_packed_ahead else axes.PACKINGS),

@@ -76,7 +76,7 @@ class Matmul(ProductRule[Matrices]):
         atoms = product.atoms(hardware)
         in_words = partial(_in_words, product=product, atoms=atoms, task=task)
         axes = (
-            *engine.tile_axes(product.depth, atoms),
+            *engine.tile_axes(product.depth, atoms, in_place=product.right.is_in_rows),
             Axis("rows", "rows are packed at each call", (0, 1)),
             Axis("nb", "panels that a tile goes over before the next one", (1, 2, 4, 8, 16), is_optional=True),
             *engine.ragged_axes("n" in product.dynamic),

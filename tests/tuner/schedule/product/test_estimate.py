@@ -1,4 +1,4 @@
-"""The estimate of products takes what a core was measured to issue."""
+"""The estimate of products: what a core was measured to issue, what comes from memory, and in how many streams."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from tuner.program.job.build import workload_from_json
 from tuner.program.job.task import SearchTask
 from tuner.program.language.workload import ShapeVar
 from tuner.program.target import Target
@@ -69,3 +70,34 @@ def test_what_is_new_at_each_call_is_streamed_as_it_is_warm() -> None:
 def test_fewer_multiply_adds_in_a_cycle_take_longer() -> None:
     slow = replace(TYPICAL, multiply_adds=0.1)
     assert seconds(kernel_of(1), slow) > 5 * seconds(kernel_of(1), TYPICAL)
+
+
+def of_new_columns(n: int, k: int, program: str = "w[k, n]", **values: int) -> float:
+    """Seconds of one row times columns that are new at each call, by a kernel that reads them as they lie."""
+    extents: dict[str, int | str] = {"m": "M", "n": n, "k": k}
+    target = Target.from_json({"kind": "llvm", "mcpu": "znver4", "num-cores": 1})
+    workload = workload_from_json({"program": f"y[m, n] = sum(k) x[m, k] * {program}", "extents": extents})
+    here = SearchTask(workload, None, (ShapeVar("M", (1,)),), (1,), target=target)
+    [rule] = (rule for rule in RULES if rule.name == "x86_contraction")
+    tile = {"mr": 1, "nv": 6, "mb": 1, "pack": 0, "kc": 0, "rows": 0, "tail": 0}
+    kernel = rule.space(here).legal(dict(rule.default_kernel(here).values) | tile | values)
+    assert kernel is not None
+    return float(estimate_s(here, [kernel], extents_of(here.workload, [{"M": 1}]))[0, 0])
+
+
+def test_a_core_follows_the_rows_of_a_short_chunk_from_memory() -> None:
+    assert of_new_columns(8192, 8192, kc=32) > 1.5 * of_new_columns(8192, 8192, kc=16)
+    # From L3 there is little to follow, and a chunk costs.
+    assert of_new_columns(1000, 1024, kc=16) > of_new_columns(1000, 1024, kc=128)
+
+
+def test_rows_that_fall_on_the_same_sets_need_wide_tiles() -> None:
+    narrow, wide = (of_new_columns(1024, 1024, nv=nv) / of_new_columns(1040, 1024, nv=nv) for nv in (1, 6))
+    assert narrow > 1.2
+    assert wide < 1.1
+
+
+def test_packing_all_columns_at_once_writes_them_to_memory() -> None:
+    by_block = of_new_columns(8192, 8192, "w[n, k]", pack=1, mb=256, kc=256)
+    assert of_new_columns(8192, 8192, "w[n, k]", pack=2, mb=256, kc=256) > 1.3 * by_block
+    assert by_block > of_new_columns(8192, 8192, "w[n, k]")

@@ -16,7 +16,7 @@ from tuner.schedule.access import values as values_of
 from tuner.schedule.loops.estimates import Floats
 from tuner.schedule.loops.reading import Reader
 from tuner.schedule.loops.shares import Share, number_of
-from tuner.schedule.product.axes import IN_COPY
+from tuner.schedule.product.axes import AT_ONCE, BY_BLOCK, IN_COPY, TOTAL_BYTES
 from tuner.schedule.product.context import Chunk, EmitContext, Panel, Values, by_role
 from tuner.schedule.product.estimate import Estimate
 from tuner.schedule.product.match.factors import Factors, outer_role
@@ -105,6 +105,12 @@ class GatheredColumns(Factors, Right):
         passes = np.where(again, of.panels + (of.ragged > 0), np.ceil(of.n / most))
         left = of.rows * of.k * of.words.left_bytes
         return np.where(of.of["pack"] == IN_COPY, passes * left / of.rates.l3_bytes, in_place)
+
+    def packing_cycles(self, of: Estimate) -> Floats:
+        """Windows overlap: what is read is less than what is written, and near."""
+        size, times = of.columns * of.k, np.where(of.of["pack"] == BY_BLOCK, of.blocks, of.of["pack"] == AT_ONCE)
+        beyond = TOTAL_BYTES / of.rates.l3_bytes * (size * TOTAL_BYTES > of.hardware.l2_bytes)
+        return np.asarray(times * size * (of.rates.copy + beyond))
 
 
 # -- results -----------------------------------------------------------------------------------------------------------

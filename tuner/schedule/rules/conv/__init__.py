@@ -37,6 +37,7 @@ from tuner.schedule.product.atoms import best_of_vectors
 from tuner.schedule.product.axes import (
     IN_COPY,
     IN_IMAGE,
+    IN_PLACE,
     atom_axes,
     atom_of,
     canonicalised,
@@ -67,8 +68,8 @@ SCATTERED = 0.5
 """An element of the results that goes through a buffer."""
 STARTS = 1.2
 """A row of which it is noted where its window starts; measured on one Zen 5 core."""
-PICKED = 0.02
-"""An element that is picked from two vectors of a copy, for each tile. A guess."""
+PICKED = 1.5
+"""A vector that is picked from two vectors of a copy, for each tile."""
 
 
 class Conv(TirRule):
@@ -97,12 +98,13 @@ class Conv(TirRule):
     def space(self, task: SearchTask) -> SearchSpace:
         hardware, found = task.known_target.hardware, forms_of(task.workload)
         atoms = _atoms(hardware, found)
+        packings = _packings(hardware, atoms, found)
         axes = (
-            *tile_axes(found[0].steps, atoms),
+            *tile_axes(found[0].steps, atoms, in_place=IN_PLACE in packings),
             Axis("rows", "rows of a block are gathered", _rows(atoms, found)),
             # Code of phases is written once for each: not also for every width of the last panel.
             *ragged_axes(any("n" in form.dynamic and not form.phases for form in found)),
-            Axis("pack", "panels are gathered at each call", _packings(hardware, atoms, found)),
+            Axis("pack", "panels are gathered at each call", packings),
             *thread_axes(task.threads, any(form.outer for form in found)),
             *atom_axes(atoms),
             *panel_axes(found[0].right.is_packed_ahead),
@@ -273,7 +275,8 @@ def _moving_cycles(task: SearchTask, form: Form, kernels: Sequence[MicroKernel],
             # Each copy has what windows reach behind its last line, too.
             lines = n / columns.inner * np.prod(columns.pitches[:-1]) + np.ceil(n / most) * columns.lines_below
             line = columns.channels * np.ceil(columns.pitches[-1] / lanes) * lanes
-            picked = b * np.maximum(np.ceil(m / mr), 1.0) * n * k * PICKED
+            vectors = 0.0 if columns.is_straight(lanes) else np.ceil(n / lanes) * k
+            picked = b * np.maximum(np.ceil(m / mr), 1.0) * vectors * PICKED
             gathered = np.where(pack == IN_COPY, b * line * lines * BY_VECTOR + picked, gathered)
         cycles += gathered
     if form.joined:

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from tuner.program.job.task import SearchTask
 from tuner.schedule.access import is_transcendental
 from tuner.schedule.loops.estimates import Floats, feature_table
-from tuner.schedule.product.estimate import BYTES, Estimate
+from tuner.schedule.product.estimate import Estimate
+from tuner.schedule.product.sizes import BYTES
 from tuner.schedule.rule import Extents
 from tuner.schedule.rules.mlp.chain import chain_of
 from tuner.schedule.space import MicroKernel

@@ -28,9 +28,10 @@ from tuner.schedule.loops.estimates import Floats
 from tuner.schedule.product.atom import SIGNS, Atom
 from tuner.schedule.product.axes import packed_vectors
 from tuner.schedule.product.context import Chunk, EmitContext, Panel
-from tuner.schedule.product.estimate import BYTES, REGISTER_BYTES, Estimate
+from tuner.schedule.product.estimate import Estimate
 from tuner.schedule.product.product import Late, Right
 from tuner.schedule.product.readers import PackedSlice
+from tuner.schedule.product.sizes import BYTES, REGISTER_BYTES, Sizes
 from tuner.schedule.tir import I, TirExpr, i64, tirx
 from tuner.schedule.vector.arithmetic import bound
 from tuner.schedule.vector.dtypes import as_bits, constant, lanes_of, loaded, vector_type
@@ -202,7 +203,7 @@ class Decoded(Right):
         return Evaluator(types, lanes, read, _no_value, _no_value).value(expr, DTYPE)
 
     # -- theory -------------------------------------------------------------------------------------------------------
-    def widen(self, of: Estimate) -> None:
+    def widen(self, of: Sizes) -> None:
         words, task, group = of.words, of.task, of.words.group
         tensors, size = task.workload.tensors, BYTES["int4"] if self.code else 0.0
         size += sum(BYTES[tensors[read.tensor].dtype] / group for read, group in self.packed_reads)
