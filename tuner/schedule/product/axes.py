@@ -28,6 +28,10 @@ WIDE, OF_VECTORS = DEFAULT_CHOICE, 2
 """Choices of ``panel`` for an operand that is packed ahead: its panels are as wide as the register tile, so that all
 kernels of a library have tiles of one width; or each is one vector wide, for tiles of any width."""
 
+FEW_ALONG_K = 2
+"""The choice of ``edge`` for columns behind whole vectors that are computed along k, if they are few."""
+MAX_FEW = 4
+
 ROWS_IN_PLACE, ROWS_PACKED, IN_IMAGE = range(3)
 """Choices of ``rows``: they are read as they lie, packed for each block, or read in a padded copy of an image."""
 MAX_BODY = 768
@@ -120,11 +124,13 @@ def panel_axes(is_packed_ahead: bool) -> tuple[Axis, ...]:
     return (axis,) if is_packed_ahead else ()
 
 
-def ragged_axes(is_dynamic: bool) -> tuple[Axis, ...]:
-    """Code for ragged ends; ``is_dynamic``: whether the extent of n is."""
+def ragged_axes(is_dynamic: bool, *, are_few: bool = False) -> tuple[Axis, ...]:
+    """Code for ragged ends; ``is_dynamic``: whether the extent of n is; ``are_few``: whether it is known and leaves
+    few columns behind whole vectors."""
+    edges = (0, *((1,) if is_dynamic else ()), *((FEW_ALONG_K,) if are_few else ()))
     return (
         Axis("tail", "ragged rows have exact code", (0, 1)),
-        Axis("edge", "ragged columns have exact code", (0, 1) if is_dynamic else (0,)),
+        Axis("edge", "ragged columns have exact code", edges),
     )
 
 
@@ -191,7 +197,7 @@ def _forced(values: Mapping[str, int], product: Product, atom: Atom) -> Iterator
         yield "ahead", 0, "ahead={ahead} needs every panel packed"
     if values["mr"] == 1:
         yield "tail", 0, "tail=1 needs mr above 1: tiles of one row leave no ragged rest"
-    if values["nv"] == 1:
+    if values["nv"] == 1 and values["edge"] == 1:
         yield "edge", 0, "edge=1 needs nv above 1: panels of one vector leave no fewer"
     elif constant and values.get("panel", WIDE) == OF_VECTORS and "n" in product.dynamic:
         yield "edge", 1, "panel=2 has no vectors past the last column: a dynamic n needs edge=1"
@@ -263,7 +269,7 @@ def keeps_totals(values: Mapping[str, int], atom: Atom, columns: int | None, har
 
 
 def _check_size(kernel: MicroKernel, hardware: Hardware, copies: int) -> None:
-    mr, nv, ku, edge = kernel["mr"], kernel["nv"], kernel["ku"], kernel["edge"]
+    mr, nv, ku, edge = kernel["mr"], kernel["nv"], kernel["ku"], kernel["edge"] == 1
     # Every accumulator and one row of the right operand are live at once, and a broadcast beside them.
     need = mr * nv + nv + 1
     if need > hardware.vector_registers:
@@ -277,7 +283,7 @@ def _check_size(kernel: MicroKernel, hardware: Hardware, copies: int) -> None:
     limit = MAX_BODY * (2 if edge or copies > 1 else 1)
     is_plain = copies > 1 and (ku, kernel["tail"], edge) == (1, 0, 0)
     if body * copies > limit and not is_plain:
-        body, text = body * copies, f"ku={ku} tail={kernel['tail']} edge={edge}"
+        body, text = body * copies, f"ku={ku} tail={kernel['tail']} edge={kernel['edge']}"
         raise IllegalKernel(f"{text} unroll {body} operations, limit {limit}")
 
 

@@ -232,13 +232,15 @@ def context_of(
 @dataclass(frozen=True)
 class Panel:
     """Columns of the output from ``column`` on, ``vectors`` vectors of them, the valid ones before ``limit``. It is
-    panel ``index`` of all, and ``reader`` reads the right operand there."""
+    panel ``index`` of all, and ``reader`` reads the right operand there. ``few``: how many columns it has, if it is the
+    few last ones by themselves (few.py)."""
 
     column: TirExpr
     limit: TirExpr | None
     vectors: int
     index: TirExpr
     reader: PanelReader | None = None
+    few: int = 0
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,8 @@ of 8192 x 8192 on an AMD EPYC (Zen 4): chunks of 16 steps take half of the time 
 CROWDED = 1.0
 """The additional time of columns a multiple of a page apart, in the narrowest tile; of 768 x 3072 there, one row takes
 three times as long in tiles of one vector, and no longer in tiles of six, but 16 rows hide most of that."""
+GATHERED = 4.0
+"""Cycles of an element that is gathered by itself."""
 WAYS = 8
 """Of L2, which few descriptions of hardware say. Half of them are left to a panel."""
 KNEE = 6.0
@@ -134,7 +136,15 @@ class Estimate(Sizes):
         full = self.tiles * self._tile(self.mr, self.nv) + np.where(rest > 0, self._tile(rest, self.nv), 0.0)
         last = self.tiles * self._tile(self.mr, narrow) + np.where(rest > 0, self._tile(rest, narrow), 0.0)
         blocks = (self.panels + (self.ragged > 0)) * self.blocks * self.chunks * self.rates.block
-        return self.panels * full + np.where(self.ragged > 0, last, 0.0) + blocks
+        few = self.tiles * self._few(self.mr) + np.where(rest > 0, self._few(rest), 0.0)
+        few = np.where(self.few > 0, few + self.blocks * self.few * self.k * GATHERED, 0.0)
+        return self.panels * full + np.where(self.ragged > 0, last, 0.0) + few + blocks
+
+    def _few(self, rows: Floats) -> Floats:
+        """Cycles of the last columns of one tile, by vectors along k (few.py)."""
+        c, work = self.rates, rows * self.few
+        loads = np.maximum((rows + self.few) / c.loads, rows * self.lanes * self.left_bytes / c.l2_bytes)
+        return np.ceil(self.k / self.lanes) * np.maximum(work / self.fma_per_cycle, loads) + work * c.dot + c.tile
 
     def _dots(self) -> Floats:
         """Tiles whose vectors run along k (dots.py): every sum is added up across its lanes at the end."""

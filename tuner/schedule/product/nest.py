@@ -18,7 +18,7 @@ each accumulator vector, or give each ragged remainder code of its own (docs/dec
 Full tiles run without predicates. A ragged rest of rows runs exact code for that many rows (``tail=1``) or a full tile
 whose surplus rows are clamped to the last row and not stored (``tail=0``): padding inside the tile, never of a tensor.
 A ragged last panel masks its loads and stores, lane by lane; where its width is not known ahead, ``edge=1`` gives it
-code for each number of vectors.
+code for each number of vectors. With ``edge=2`` the few columns behind its whole vectors are computed along k (few.py).
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ from functools import partial
 
 from tuner.schedule.loops.shares import Share
 from tuner.schedule.product.atom import configured
-from tuner.schedule.product.axes import panels_of_strip, parts_of_k
+from tuner.schedule.product.axes import FEW_ALONG_K, panels_of_strip, parts_of_k
 from tuner.schedule.product.context import Chunk, EmitContext, Panel, Part
 from tuner.schedule.product.dots import dots
+from tuner.schedule.product.few import FewTile, with_few
 from tuner.schedule.product.matrices import MatrixTile, with_totals
 from tuner.schedule.product.product import ceil_div
 from tuner.schedule.product.readers import Each, PanelSource, RowReader, RowSource, panel_source, row_source
@@ -90,7 +91,8 @@ class Nest:
         longest = tirx.min(self.k, i64(kc)) if kc else self.k
         with (
             with_totals(before, panels) as self.context,
-            panel_source(self.context, panels, longest) as source,
+            panel_source(self.context, panels, longest) as panels_alone,
+            with_few(self.context, panels_alone, self.few, longest) as source,
             row_source(self.context, longest) as rows,
         ):
             source.prepare(lambda use: self.over(panels, use), self.whole)
@@ -212,10 +214,13 @@ class Nest:
 
                 use(strip)
         # The ragged last panel. A share may be empty.
-        here = tirx.And(panels[0] <= full, panels[1] > full)
+        here, first = tirx.And(panels[0] <= full, panels[1] > full), full * i64(self.context.nr)
         for vectors, condition in self._ragged(full):
             with I.If(tirx.And(here, condition)), I.Then():
-                use(single_panel(Panel(full * i64(self.context.nr), self.n, vectors, full)))
+                use(single_panel(Panel(first, None if self.few else self.n, vectors, full)))
+        if self.few:
+            with I.If(here), I.Then():
+                use(single_panel(Panel(self.n - i64(self.few), self.n, 1, full, few=self.few)))
 
     def _full(self, index: TirExpr) -> Panel:
         return Panel(index * i64(self.context.nr), None, self.kernel["nv"], index)
@@ -224,7 +229,7 @@ class Nest:
         """The widths in vectors that a ragged last panel may have, each with when it has."""
         nv, lanes, columns = self.kernel["nv"], self.context.vectors.lanes, self.n - full * i64(self.context.nr)
         if isinstance(self.n, tirx.IntImm):
-            ragged = int(self.n) % self.context.nr
+            ragged = int(self.n) % self.context.nr - self.few
             return [(-(-ragged // lanes), tirx.IntImm("bool", 1))] if ragged else []
         if not self.kernel["edge"]:
             return [(nv, columns > i64(0))]
@@ -233,13 +238,23 @@ class Nest:
             for width in range(1, nv + 1)
         ]
 
+    @property
+    def few(self) -> int:
+        """The last columns that are computed along k."""
+        is_chosen = self.kernel["edge"] == FEW_ALONG_K
+        return int(self.n) % self.context.vectors.lanes if is_chosen else 0
+
     def write_tiles(self, strip: Each, chunk: Chunk, rows: RowReader, block: Block) -> None:
         """The full tiles of one block, each over all panels of a strip before the next one, then the ragged rest of
         the rows if the block ends them."""
         kind = VectorTile if self.context.words.atom.unit is None else MatrixTile
 
         def tile(row: TirExpr, height: int, ordinal: TirExpr, valid: TirExpr | None = None) -> None:
-            strip(lambda panel: kind(self.context, panel, chunk, rows, row, height, valid).emit(ordinal))
+            def one(panel: Panel) -> None:
+                own = FewTile if panel.few else kind
+                own(self.context, panel, chunk, rows, row, height, valid).emit(ordinal)
+
+            strip(one)
 
         with I.serial(i64(0), block.count) as ordinal:
             tile((block.start + ordinal) * i64(self.mr), self.mr, ordinal)

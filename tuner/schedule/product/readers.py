@@ -57,6 +57,12 @@ class RowReader:
         buffer, indices = tile.context.left.row(tile.context, place)
         return tile.words.of_row(buffer, indices, tile.chunk.first + step + i64(tile.words.row_compensation))
 
+    def along_k(self, tile: Tile, place: TirExpr, step: TirExpr, limit: TirExpr | None) -> TirExpr:
+        """A vector of neighbouring steps of a row, zero from step ``limit`` of the chunk on."""
+        buffer, indices = tile.context.left.row(tile.context, place)
+        end = None if limit is None else tile.chunk.first + limit
+        return tile.vectors.load(buffer, indices, tile.chunk.first + step, end)
+
 
 @dataclass(frozen=True)
 class PackedRows(RowReader):
@@ -73,6 +79,9 @@ class PackedRows(RowReader):
         if elements == 1:
             return self.buffer[place, step]
         return tirx.reinterpret("int32", self.buffer[place, tirx.Ramp(step * i64(elements), i64(1), elements)])
+
+    def along_k(self, tile: Tile, place: TirExpr, step: TirExpr, limit: TirExpr | None) -> TirExpr:
+        return tile.vectors.load(self.buffer, (place,), step, limit)
 
 
 def places_from(tile: Tile, first: TirExpr, last: TirExpr) -> list[TirExpr]:

@@ -14,6 +14,7 @@ from tuner.program.target import Hardware
 from tuner.program.target.rates import Rates
 from tuner.schedule.loops.estimates import Floats
 from tuner.schedule.product.atom import Atom
+from tuner.schedule.product.axes import FEW_ALONG_K
 from tuner.schedule.product.product import Product
 from tuner.schedule.rule import Extents
 from tuner.schedule.space import DEFAULT_CHOICE, MicroKernel
@@ -89,11 +90,13 @@ class Sizes:
         self.tiles = np.ceil(tiles / rows)
         self.rows = np.minimum(self.tiles * self.mr + self.rest, self.m)
         self.panels = np.ceil(np.floor(self.n / self.nr) / columns)
-        self.ragged = np.ceil((self.n - np.floor(self.n / self.nr) * self.nr) / self.lanes)
+        # Last columns that are computed along k, by themselves.
+        self.few = np.where(self.of["edge"] == FEW_ALONG_K, self.n % self.lanes, 0.0)
+        self.ragged = np.ceil((self.n - np.floor(self.n / self.nr) * self.nr - self.few) / self.lanes)
         if "n" in self.product.dynamic:
             exact = (self.of["edge"] > 0) | self.by_dots | (self.ragged == 0)
             self.ragged = np.where(exact, self.ragged, self.nv)
-        self.columns = self.panels * self.nr + self.ragged * np.where(self.by_dots, self.nv, self.lanes)
+        self.columns = self.panels * self.nr + self.ragged * np.where(self.by_dots, self.nv, self.lanes) + self.few
 
     def _cut_blocks(self) -> None:
         """How a share is cut to blocks, strips and chunks, and the bytes of each."""

@@ -14,6 +14,7 @@ from tuner.program.language.notation import Stage
 from tuner.program.target import Hardware
 from tuner.schedule.product.atom import Atom
 from tuner.schedule.product.atoms import FMA, atoms_either_way
+from tuner.schedule.product.axes import MAX_FEW
 from tuner.schedule.product.match.factors import Part, in_words, size_of
 from tuner.schedule.product.match.phases import Phase
 from tuner.schedule.product.operands import gathered
@@ -142,6 +143,15 @@ class Form:
             return False
         shifted, other = (self.right, self.left) if atom.is_swapped else (self.left, self.right)
         return not atom.offset or (not shifted.is_packed_ahead and other.is_packed_ahead)
+
+    def few(self, lanes: int) -> int:
+        """The columns behind whole vectors, where they are few and may be computed along k; else 0."""
+        columns = size_of(self.parts, self.n)
+        is_gathered = not self.right.is_packed_ahead and not self.phases and self.phase is None
+        is_float = self.total == self.left.read_dtype == self.right.read_dtype == DTYPE
+        if columns is None or columns < lanes or not (is_gathered and is_float):
+            return 0
+        return columns % lanes if columns % lanes <= MAX_FEW else 0
 
     def copies_columns(self, hardware: Hardware) -> bool:
         """Whether panels may be read in a copy of an image."""

@@ -7,6 +7,7 @@ every product, and:
 
 ========  =====================================================================================================
 ``rows``  0 and 1 as there; 2: rows are read in a padded copy of the part of the image that a block's windows are in
+``edge``  0 and 1 as there; 2: of a fixed number of columns the few behind whole vectors are computed along k
 ``pack``  0 to 2 as there; 3: panels are read in a padded copy of the part of the image that some of them are in
 ``join``  1: m and n hold all of their axes, results go through a buffer; 0: they hold those that lie together in the
           output, which is written in place, and others are walked outside
@@ -35,6 +36,7 @@ from tuner.schedule.product import estimate
 from tuner.schedule.product.atom import Atom
 from tuner.schedule.product.atoms import best_of_vectors
 from tuner.schedule.product.axes import (
+    FEW_ALONG_K,
     IN_COPY,
     IN_IMAGE,
     IN_PLACE,
@@ -103,7 +105,10 @@ class Conv(TirRule):
             *tile_axes(found[0].steps, atoms, in_place=IN_PLACE in packings),
             Axis("rows", "rows of a block are gathered", _rows(atoms, found)),
             # Code of phases is written once for each: not also for every width of the last panel.
-            *ragged_axes(any("n" in form.dynamic and not form.phases for form in found)),
+            *ragged_axes(
+                any("n" in form.dynamic and not form.phases for form in found),
+                are_few=any(form.few(hardware.lanes()) for form in found),
+            ),
             Axis("pack", "panels are gathered at each call", packings),
             *thread_axes(task.threads, any(form.outer for form in found)),
             *atom_axes(atoms),
@@ -170,7 +175,7 @@ class Conv(TirRule):
 def _check(kernel: MicroKernel, form: Form, atoms: Mapping[int, Atom], threads: int, hardware: Hardware) -> None:
     check(kernel, form.product, atoms, threads, hardware, copies=len(form.each))
     values = dict(kernel.values)
-    for name, value, text in _forced(values, form, atoms):
+    for name, value, text in _forced(values, form, atoms, hardware):
         if values[name] != value:
             raise IllegalKernel(text.format(**values))
     if kernel["pack"] != IN_COPY:
@@ -192,13 +197,19 @@ def _canonical(values: Mapping[str, int], form: Form, atoms: Mapping[int, Atom],
         is_copied = form.copies_columns(hardware) and values.get("group", 1) == 1
         values = {**values, "near": 0} if is_copied else {**values, "pack": 1}
     result = canonicalised(values, form.product, atoms)
-    result |= {name: value for name, value, _ in _forced(result, form, atoms)}
+    result |= {name: value for name, value, _ in _forced(result, form, atoms, hardware)}
     return result if form.outer else {**result, "tb": 1}
 
 
-def _forced(values: Mapping[str, int], form: Form, atoms: Mapping[int, Atom]) -> Iterator[tuple[str, int, str]]:
+def _forced(
+    values: Mapping[str, int], form: Form, atoms: Mapping[int, Atom], hardware: Hardware
+) -> Iterator[tuple[str, int, str]]:  # fmt: skip
     """What form and instruction leave no choice of: the axis, its value, and what is said of another one."""
     atom = atom_of(values, atoms)
+    are_few = form.few(hardware.lanes()) and values["rows"] != IN_IMAGE and atom.depth == 1
+    if values["edge"] == FEW_ALONG_K and not are_few:
+        text = "with join={join} rows={rows} no few columns of floats are left of whole vectors"
+        yield "edge", 0, f"edge={FEW_ALONG_K}: {text}"
     if not form.can_hold_partial:
         yield "kc", 0, f"kc={{kc}}: an output of {form.out_dtype} needs kc=0, or join=1"
     if form.steps is not None and values["kc"] * atom.group >= form.steps:

@@ -16,8 +16,8 @@ from tuner.program.job.build import workload_from_json
 from tuner.program.job.task import SearchTask
 from tuner.program.language.workload import ShapeVar, Workload
 from tuner.program.target import Target, native
-from tuner.schedule import rule_of, rules_of
-from tuner.schedule.product.axes import IN_COPY, IN_IMAGE
+from tuner.schedule import extents_of, rule_of, rules_of
+from tuner.schedule.product.axes import FEW_ALONG_K, IN_COPY, IN_IMAGE
 from tuner.schedule.rules.conv import Conv
 from tuner.schedule.space import MicroKernel
 
@@ -248,3 +248,47 @@ def test_vectors_are_not_picked_where_there_is_no_instruction() -> None:
     for name, choices in (("dilated", (1,)), ("lines of whole vectors", (1, IN_COPY))):
         task = SearchTask(PIXELS[name], shape_vars=[ShapeVar("T", range(1, 17))], target=target, threads=1)
         assert next(axis.choices for axis in RULE.space(task).axes if axis.name == "pack") == choices
+
+
+FEW = {
+    "a pixel is left": conv(b="T", c=20, h=7, w=7, o=19, r=1, s=1),
+    "some pixels of windows": conv(b="T", c=33, h=14, w=14, o=9, r=3, s=3, pad=1),
+    "a pixel of strides": conv(b=2, c=5, h=14, w="T", o=30, r=3, s=3, stride=2, pad=1),
+}
+
+
+def few_along_k(task: SearchTask, seed: int, **values: int) -> MicroKernel:
+    """A random kernel that computes the last columns along k."""
+    space, rng = RULE.space(task), np.random.default_rng(seed)
+    drawn = (space.legal({**dict(space.sample(rng).values), **values, "edge": FEW_ALONG_K}) for _ in range(5000))
+    return next(kernel for kernel in drawn if kernel is not None)
+
+
+@pytest.mark.parametrize(
+    ("name", "pack", "threads"),
+    [("a pixel is left", 1, 2), ("some pixels of windows", 1, 1), ("some pixels of windows", IN_COPY, 1)],
+)
+def test_few_last_columns_are_right_along_k(name: str, pack: int, threads: int) -> None:
+    task = task_of(FEW[name], threads)
+    kernel = few_along_k(task, threads, pack=pack, join=0)
+    shapes = [task.workload.dims({"T": size}) for size in (1, 3)]
+    assert built_problems(task, kernel, shapes) == []
+
+
+def test_few_last_columns_take_their_own_time() -> None:
+    def seconds(workload: Workload, **values: int) -> float:
+        task = task_of(workload)
+        few = few_along_k(task, 0, pack=1, join=0, kc=0, mr=8, nv=3)
+        kernel = RULE.space(task).legal({**dict(few.values), **values})
+        assert kernel is not None
+        return float(RULE.estimate_s(task, [kernel], extents_of(workload, [{"T": 1}]))[0, 0])
+
+    pixel, pixels = (conv(b="T", c=512, h=size, w=size, o=512, r=1, s=1) for size in (7, 14))
+    assert seconds(pixel, edge=0) > 1.2 * seconds(pixel)
+    assert 1.1 * seconds(pixels) > seconds(pixels, edge=0) > seconds(pixels)
+
+
+def test_columns_whose_number_is_not_known_are_never_few() -> None:
+    task = task_of(FEW["a pixel of strides"])
+    edges = next(axis for axis in RULE.space(task).axes if axis.name == "edge")
+    assert FEW_ALONG_K not in edges.choices
