@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import text
 
 from tests.contract.samples import best_at, job_spec, kernel, leased, many_tasks, results, take
 from tuner.errors import InvalidInput
 from tuner.program.job.task import SearchTask
+from tuner.program.language.instance import program_key
 from tuner.program.language.workload import ShapeVar, WorkloadInstance
 from tuner.program.target import Target
 from tuner.records import PROTOCOL, ErrorKind, MeasureResult, Phase, TuningRecord
@@ -186,3 +188,23 @@ def test_a_job_for_an_imported_workload_shares_its_row(storage: Storage, other: 
     assert len(storage.list_workloads().items) == 1
     assert storage.get_workload(task.workload_key).records == 3
     assert take(storage).job.id == take_over.id
+
+
+def alike(storage: Storage) -> list[str]:
+    """The workloads that a static one of ``job_spec``'s program may be an instance of."""
+    program = program_key(job_spec().tasks[0].workload.canonical)
+    return [form.key for form in storage.workloads_like(program, 5)]
+
+
+def test_an_imported_workload_is_found_by_its_program(storage: Storage, other: Storage) -> None:
+    lease = leased(other, job_spec())
+    other.append_results(lease, lease.tasks[0].id, results(1))
+    storage.import_records(exported(other))
+    assert alike(storage) == [lease.tasks[0].workload_key]
+
+    with storage._database.write() as connection:
+        # As an earlier version imported it.
+        connection.execute(text("UPDATE workloads SET program_key = ''"))
+    assert alike(storage) == []
+    storage.create_job(job_spec())
+    assert alike(storage) == [lease.tasks[0].workload_key]

@@ -200,18 +200,26 @@ def target_ids(connection: Connection, wanted: Sequence[Target]) -> dict[str, in
     return {row.fingerprint: row.id for row in known}
 
 
-def _workload_ids(connection: Connection, tasks: Sequence[SearchTask]) -> dict[str, int]:
-    values: dict[str, JsonObject] = {}
-    for task in tasks:
-        values.setdefault(task.workload.key, stored_workload(task.workload))
-    rows = [{"key": key, "workload": values[key], "program_key": program_key(values[key])} for key in sorted(values)]
+def workload_ids(connection: Connection, values: Mapping[str, JsonObject]) -> dict[str, int]:
+    """The row number of each workload (its canonical form and its label) by its key; new ones are added."""
+    programs = {key: program_key(values[key]) for key in values}
+    rows = [{"key": key, "workload": values[key], "program_key": programs[key]} for key in sorted(values)]
     insert_new(connection, workloads, rows)
-    query = select(workloads.c.key, workloads.c.id).where(workloads.c.key.in_(values))
-    return {row.key: row.id for row in connection.execute(query)}
+    query = select(workloads.c.key, workloads.c.id, workloads.c.program_key).where(workloads.c.key.in_(values))
+    known = connection.execute(query.order_by(workloads.c.id)).all()
+    for row in known:
+        if not row.program_key:
+            # Imported by an earlier version, which left it out.
+            change = update(workloads).where(workloads.c.id == row.id)
+            connection.execute(change.values(program_key=programs[row.key]))
+    return {row.key: row.id for row in known}
 
 
 def _insert_tasks(connection: Connection, job_id: str, spec: JobSpec) -> None:
-    known_workloads = _workload_ids(connection, spec.tasks)
+    values: dict[str, JsonObject] = {}
+    for task in spec.tasks:
+        values.setdefault(task.workload.key, stored_workload(task.workload))
+    known_workloads = workload_ids(connection, values)
     known_targets = target_ids(connection, [_target(task, index) for index, task in enumerate(spec.tasks)])
     rows = [
         {

@@ -21,11 +21,11 @@ from tuner.storage.errors import CorruptData, NotFound, Unreadable, reading
 from tuner.storage.jsonl import MAX_TEXT, SharedRecord
 from tuner.storage.maintenance import IMPORTED, Imported
 from tuner.storage.sql import cursors
-from tuner.storage.sql._rows import AnyRow, Part, insert_new, insert_returning, readable
+from tuner.storage.sql._rows import AnyRow, Part, insert_returning, readable
 from tuner.storage.sql.counts import count_each
 from tuner.storage.sql.devices import target_of
 from tuner.storage.sql.identity import split_label, stored_workload
-from tuner.storage.sql.jobs import target_ids
+from tuner.storage.sql.jobs import target_ids, workload_ids
 from tuner.storage.sql.record_rows import columns_of, records_of, select_records
 from tuner.storage.sql.results import insert_kernels
 from tuner.storage.sql.schema import search_tasks, targets, tuning_records, workloads
@@ -173,9 +173,7 @@ def _workload_ids(connection: Connection, records: Sequence[SharedRecord]) -> di
     missing = sorted(set(forms) - set(known))
     if not missing:
         return known
-    rows = [{"key": key, "workload": stored_workload(workload_from_json(forms[key]))} for key in missing]
-    insert_new(connection, workloads, rows)
-    return {row.key: row.id for row in connection.execute(query)}
+    return known | workload_ids(connection, {key: stored_workload(workload_from_json(forms[key])) for key in missing})
 
 
 def _row(shared: SharedRecord, workload_id: int, target_id: int) -> JsonObject:
