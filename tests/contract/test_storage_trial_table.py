@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from tests.contract.samples import leased, many_tasks, results
 from tuner.errors import InvalidInput
 from tuner.records import ErrorKind, Phase
-from tuner.storage.sql import Storage
+from tuner.storage.sql import Storage, cursors
 from tuner.storage.trials import FAILED, SUCCEEDED, TrialLine, TrialOrder, TrialQuery
 
 FAILURES = {"latency_s": None, "error_kind": ErrorKind.CRASH, "error": "on purpose"}
@@ -92,6 +93,16 @@ def test_a_cursor_belongs_to_its_order(storage: Storage, task: int) -> None:
                   TrialQuery(cursor="nonsense"), TrialQuery(order=TrialOrder.KERNEL, cursor=cursor)):  # fmt: skip
         with pytest.raises(InvalidInput):
             storage.find_trials(task, other)
+
+
+@pytest.mark.parametrize("order", [TrialOrder.STORED, TrialOrder.ROUND, TrialOrder.LATENCY])
+@pytest.mark.parametrize("end", [(10**40, 1), (True, 1), (1, True), (1, -(10**40)), (1, 1.5), ("1", 1)])
+def test_a_cursor_that_no_table_gave_is_refused(
+    storage: Storage, task: int, order: TrialOrder, end: tuple[object, object]
+) -> None:
+    cursor = cursors.opaque(json.dumps([order, False, *end]))
+    with pytest.raises(InvalidInput):
+        storage.find_trials(task, TrialQuery(order=order, cursor=cursor))
 
 
 def test_a_search_without_trials_has_an_empty_table(storage: Storage) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from types import UnionType
 from typing import Any
 
 from sqlalchemy import ColumnElement, Select, and_, func, or_, select
@@ -115,11 +116,16 @@ def _decoded(query: TrialQuery) -> tuple[Any, int]:
         order, descending, value, number = json.loads(cursors.text_of(cursor))
     except (ValueError, TypeError):
         order = descending = value = number = None
-    wanted = str if query.order is TrialOrder.KERNEL else int | float
-    is_number = isinstance(number, int) and 0 <= number <= cursors.MAX_NUMBER
-    if (order, descending) != (query.order, query.descending) or not is_number or not isinstance(value, wanted):
+    is_ours = isinstance(value, str) if query.order is TrialOrder.KERNEL else _fits(value, float | int)
+    if (order, descending) != (query.order, query.descending) or not is_ours or not _fits(number, int):
         raise InvalidInput("cursor", f"{cursor[:80]!r} is not a cursor of this table", "take it from a part of it")
     return value, number
+
+
+def _fits(value: object, kind: type | UnionType) -> bool:
+    """Whether it is a number that every database takes: anybody can write a cursor."""
+    is_small = not isinstance(value, int) or abs(value) <= cursors.MAX_NUMBER
+    return isinstance(value, kind) and not isinstance(value, bool) and is_small
 
 
 def _line_of(row: AnyRow, shapes: Shapes) -> TrialLine:
