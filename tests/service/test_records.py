@@ -16,7 +16,7 @@ from service.settings import Settings
 from tests.contract.samples import results
 from tests.contract.test_storage_sharing import TASKS, drawn
 from tests.serving import JOB, assert_problem, lease
-from tuner.storage.jsonl import MAX_LINE, write_records
+from tuner.storage.jsonl import MAX_LEVELS, MAX_LINE, write_records
 from tuner.storage.sql import Storage, open_storage, upgrade
 
 HEADER = "".join(write_records([]))
@@ -95,6 +95,38 @@ def test_what_is_no_file_of_records_is_refused_with_its_line(api: TestClient, bo
     assert_problem(answer, 422)
     assert answer.json()["field"].startswith(field)
     assert api.get("/v1/records").text == HEADER
+
+
+@pytest.mark.parametrize(
+    ("member", "value"),
+    [
+        *((name, 10**400) for name in ("latency_s", "anchor_s", "predicted_s", "build_s", "run_s")),
+        ("latency_s", 2**70),
+        ("samples_s", [10**400]),
+        ("instance", {"weight": 10**400}),
+    ],
+)
+def test_a_number_that_no_database_takes_is_refused(api: TestClient, member: str, value: object) -> None:
+    head, line = file_of(1).splitlines()
+    record = json.loads(line)
+    result = record["result"]
+    result[member] = {**result[member], **value} if isinstance(value, dict) else value
+    answer = api.post("/v1/records", content=f"{head}\n{json.dumps(record)}\n", headers=JSONL)
+    assert_problem(answer, 422)
+    assert answer.json()["field"].startswith(f"line 2.result.{member}")
+
+
+@pytest.mark.parametrize("levels", [MAX_LEVELS, 150, 700])
+def test_what_is_carried_along_is_not_too_deep(api: TestClient, levels: int) -> None:
+    head, line = file_of(1).splitlines()
+    deep = line.replace('"provenance":{', f'"provenance":{{"x":{"[" * levels}{"]" * levels},', 1)
+    answer = api.post("/v1/records", content=f"{head}\n{deep}\n", headers=JSONL)
+    assert_problem(answer, 422)
+    assert answer.json()["field"] == "line 2"
+    most = MAX_LEVELS - 2
+    shallow = deep.replace("[" * levels + "]" * levels, "[" * most + "]" * most)
+    assert api.post("/v1/records", content=f"{head}\n{shallow}\n", headers=JSONL).json()["added"] == 1
+    assert "[[[[" in api.get("/v1/records").text
 
 
 def test_lines_before_a_wrong_one_are_kept_and_the_mended_file_adds_the_rest(api: TestClient) -> None:

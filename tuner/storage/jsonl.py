@@ -8,7 +8,7 @@ at a time. Instances are in the symbols of the workload, as in everything that i
 from __future__ import annotations
 
 import json
-import math
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -20,6 +20,7 @@ from tuner.program.job.build import workload_from_json
 from tuner.program.language.workload import JsonObject
 from tuner.program.target import Target
 from tuner.records import MeasureResult, TuningRecord
+from tuner.storage.levels import is_deeper
 
 FORMAT = "shapewright-records"
 VERSION = 1
@@ -27,6 +28,8 @@ MAX_LINE = 2**20
 """Characters (or bytes) of a line: a record is about a thousand, and a large program may be with it."""
 MAX_TEXT = 4096
 """Characters of an error, a name or a moment."""
+MAX_LEVELS = 32
+"""Levels of arrays and objects of a record, what is carried along with it as it is included."""
 MAX_AXES = 64
 MAX_SAMPLES = 256
 MAX_INT = 2**53
@@ -124,6 +127,8 @@ def _parsed(line: str | bytes) -> JsonObject | None:
         raise InvalidInput("", f"is not JSON: {error}", "one object in each line") from None
     if text and not isinstance(data, dict):
         raise InvalidInput("", f"{shown(data)} is not an object", "one object in each line")
+    if is_deeper(data, MAX_LEVELS):
+        raise InvalidInput("", f"is nested more than {MAX_LEVELS} deep", "what this release writes")
     return data
 
 
@@ -252,7 +257,9 @@ def _check_numbers(data: Mapping[str, Any]) -> None:
 def _number(data: Mapping[str, Any], name: str, at: str = "") -> None:
     value = data.get(name)
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if value is not None and not (is_number and 0 <= value < math.inf):
+    # Databases take no integers of any length.
+    most = MAX_INT if isinstance(value, int) else sys.float_info.max
+    if value is not None and not (is_number and 0 <= value <= most):
         raise InvalidInput(at + name, f"{shown(value)} is not a size", "a finite number of 0 or more")
 
 

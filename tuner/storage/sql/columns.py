@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -18,6 +17,7 @@ from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import Double, TypeDecorator, TypeEngine
 
 from tuner.storage.errors import Unreadable, unreadable
+from tuner.storage.levels import is_deeper
 
 SQLITE_NOW = "strftime('%Y-%m-%dT%H:%M:%fZ', 'now'"
 
@@ -207,7 +207,7 @@ def decoded(text: str | bytes) -> Any:
     """``from_json`` for columns: Unreadable in place of an error."""
     try:
         value = from_json(text)
-        if _braces(text) > DEPTH and _is_deep(value):
+        if _braces(text) > DEPTH and is_deeper(value, DEPTH):
             return unreadable(f"it has more than {DEPTH} levels", dict)
         return value
     except (ValueError, RecursionError) as error:
@@ -216,19 +216,6 @@ def decoded(text: str | bytes) -> Any:
 
 def _braces(text: str | bytes) -> int:
     return sum(map(text.count, "[{" if isinstance(text, str) else (b"[", b"{")))  # type: ignore[arg-type]
-
-
-def _is_deep(value: object) -> bool:
-    level = [value]
-    for _ in range(DEPTH):
-        level = [item for each in level for item in _items(each) if isinstance(item, dict | list)]
-        if not level:
-            return False
-    return True
-
-
-def _items(value: object) -> Iterable[object]:
-    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
 
 
 def canonical(value: object) -> str:
