@@ -110,6 +110,14 @@ def test_the_same_idempotency_key_at_once_makes_one_job(database_url: str) -> No
         assert len(storages[0].search_tasks(made[0][0].id)) == 3
 
 
+def test_a_search_that_is_saved_twice_at_once_is_saved(database_url: str) -> None:
+    with connections(database_url, 4) as storages:
+        for number in range(8):
+            saved = at_once([partial(storage.save_filter, "ada", f"f{number}", "bert") for storage in storages])
+            assert {each.query for each in saved} == {"bert"}
+        assert len(storages[0].list_filters("ada")) == 8
+
+
 def test_jobs_submitted_at_once_share_their_new_workloads(database_url: str) -> None:
     with connections(database_url, 6) as storages:
         at_once([partial(storage.create_job, many_tasks()) for storage in storages])

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlalchemy import delete, func, insert, select, update
+from sqlalchemy import Executable, delete, func, select, update
+from sqlalchemy.dialects import postgresql, sqlite
 
 from tuner.errors import InvalidInput
 from tuner.program.language.workload import JsonObject
@@ -13,6 +14,7 @@ from tuner.storage.filters import MAX_NOTE, checked_tags, parse_filter
 from tuner.storage.jobs import Job, SavedFilter
 from tuner.storage.sql._rows import Part, find_job, lock_job
 from tuner.storage.sql.audit import audit
+from tuner.storage.sql.columns import now
 from tuner.storage.sql.schema import jobs, saved_filters
 
 MAX_FILTERS = 50
@@ -56,11 +58,12 @@ class Notes(Part):
         parse_filter(query)
         mine = saved_filters.c.owner == owner
         with self._database.write() as connection:
-            connection.execute(delete(saved_filters).where(mine, saved_filters.c.name == name))
-            count = connection.scalar(select(func.count()).select_from(saved_filters).where(mine)) or 0
+            others = select(func.count()).select_from(saved_filters).where(mine, saved_filters.c.name != name)
+            count = connection.scalar(others) or 0
             if count >= MAX_FILTERS:
                 raise InvalidInput("name", f"{count} searches are saved", f"{MAX_FILTERS} at most: delete one")
-            connection.execute(insert(saved_filters).values(owner=owner, name=name, query=query))
+            # In one statement: who saves it at the same time waits, and is not refused.
+            connection.execute(_saving(connection.dialect.name), {"owner": owner, "name": name, "query": query})
             audit(connection, actor, "filter.save", name, {"query": query})
             row = connection.execute(select(saved_filters).where(mine, saved_filters.c.name == name)).one()
             return SavedFilter(row.name, row.query, row.created_at)
@@ -72,3 +75,11 @@ class Notes(Part):
             if connection.execute(gone).rowcount == 0:
                 raise NotFound(f"no search is saved as {name!r}")
             audit(connection, actor, "filter.delete", name, {})
+
+
+def _saving(dialect: str) -> Executable:
+    first = (sqlite.insert if dialect == "sqlite" else postgresql.insert)(saved_filters)
+    return first.on_conflict_do_update(
+        index_elements=[saved_filters.c.owner, saved_filters.c.name],
+        set_={"query": first.excluded.query, "created_at": now()},
+    )
