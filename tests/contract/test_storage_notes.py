@@ -53,6 +53,7 @@ def test_jobs_are_found_by_what_is_said_of_them(storage: Storage) -> None:
             for name, owner in (("bert base", "ada"), ("bert large", "bob"), ("conv: 3x3", "ada"))}  # fmt: skip
     storage.annotate_job(made["bert base"].id, ["nightly", "x86"], "100% done")
     storage.annotate_job(made["bert large"].id, ["night"])
+    storage.annotate_job(made["conv: 3x3"].id, ["Night"])
     storage.request_cancel(made["conv: 3x3"].id)
 
     for text, wanted in {
@@ -60,7 +61,13 @@ def test_jobs_are_found_by_what_is_said_of_them(storage: Storage) -> None:
         "bert ada": ["bert base"],
         "BERT": ["bert base", "bert large"],
         "tag:night": ["bert large"],
-        "night": ["bert base", "bert large"],
+        "tag:Night": ["conv: 3x3"],
+        "tag:NIGHT": [],
+        "-tag:Night": ["bert base", "bert large"],
+        "tag:%": [],
+        "tag:n_ght": [],
+        "tag:\0": [],
+        "night": ["bert base", "bert large", "conv: 3x3"],
         "-tag:nightly owner:ada": ["conv: 3x3"],
         'name:"t b"': ["bert base"],
         "-bert": ["conv: 3x3"],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import ColumnElement, and_, not_, or_, select
+from sqlalchemy import ColumnElement, and_, func, literal, not_, or_, select
 
 from tuner.storage.filters import Term, parse_filter
 from tuner.storage.sql.schema import api_keys, jobs
@@ -25,7 +25,8 @@ def _holds(term: Term) -> ColumnElement[bool]:
         case "owner":
             return _owned(term.text)
         case "tag":
-            return and_(jobs.c.tags.contains(f",{term.text},", autoescape=True))
+            # Not LIKE, which takes small letters for capital ones in SQLite alone.
+            return func.replace(jobs.c.tags, literal(f",{term.text},", jobs.c.tags.type), "") != jobs.c.tags
         case "state":
             return jobs.c.state == term.text.upper()
         case field:
