@@ -158,7 +158,8 @@ class JobRequests:
         path, since = f"/v1/jobs/{part(job_id)}/logs", None
         seen: list[JsonObject] = []
         while True:
-            page = yield from ask("GET", path, params={"since": since, "limit": limit})
+            # Further lines come in whole pages: a page that is no longer than the lines of one moment leads nowhere.
+            page = yield from ask("GET", path, params={"since": since, "limit": None if since else limit})
             fresh = [line for line in page.rows("items") if line not in seen]
             for line in fresh:
                 yield Item(line)

@@ -54,6 +54,21 @@ def test_a_log_is_followed_to_the_end_of_the_job(
     assert followed[-1].endswith("COMPLETED")
 
 
+def test_a_limit_is_of_the_lines_that_are_there_and_not_of_those_that_come(
+    bed: Bed, job_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_jobs, "LOG_PAUSE_S", 0.02)
+    held = lease(bed.storage)
+    with Client() as client:
+        lines = client.logs(job_id, follow=True, limit=1)
+        assert next(lines)["text"] == "RUNNING"
+        bed.storage.append_events(held, [NewEvent("log", {"message": f"number {number}"}) for number in range(3)])
+        complete(bed.storage, held)
+        texts = [line["text"] for line in lines]
+    assert texts[:3] == ["number 0", "number 1", "number 2"]
+    assert texts[-1] == "COMPLETED"
+
+
 def test_following_may_end_before_the_job(shapewright: Shapewright, bed: Bed, job_id: str) -> None:
     ran = shapewright("logs", job_id, "--follow", "--timeout", 0.3)
     assert ran.code == 6
