@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from ipaddress import ip_address, ip_network
+from ipaddress import IPv6Address, ip_address, ip_network
 from typing import Literal
 
 from limits import RateLimitItem, parse
@@ -73,12 +73,17 @@ def address_of(scope: Scope) -> str:
 
 
 def network_of(scope: Scope) -> str:
-    """The client's address; of IPv6 the network, which one client has all addresses of."""
+    """The client's address; of IPv6 the network, which one client has all addresses of.
+
+    A socket of both kinds tells IPv4 addresses in the form of IPv6, where all of them are of one network.
+    """
     address = address_of(scope)
     try:
         parsed = ip_address(address)
     except ValueError:
         return address
+    if isinstance(parsed, IPv6Address) and parsed.ipv4_mapped is not None:
+        return str(parsed.ipv4_mapped)
     return address if parsed.version == 4 else str(ip_network((int(parsed) >> 64 << 64, 64)))
 
 

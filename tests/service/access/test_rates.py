@@ -96,6 +96,7 @@ def test_all_addresses_of_one_client_count_together() -> None:
     networks = {network_of({"client": (f"2001:db8:1:2:{n:x}::1", 1)}) for n in range(9)}
     assert networks == {"2001:db8:1:2::/64"}
     assert network_of({"client": ("192.0.2.7", 1)}) == "192.0.2.7"
+    assert network_of({"client": ("::ffff:192.0.2.7", 1)}) == "192.0.2.7", "as a socket of both kinds tells it"
     assert network_of({}) == network_of({"client": None}) == "-"
 
 
