@@ -8,7 +8,6 @@ from threading import BoundedSemaphore
 
 from anyio import CapacityLimiter
 from fastapi import APIRouter, FastAPI
-from starlette.middleware.gzip import GZipMiddleware
 from starlette.routing import BaseRoute
 
 from service import health, openapi, problems
@@ -18,6 +17,7 @@ from service.access.rates import Rates
 from service.access.scopes import require_scopes
 from service.auth import Auth
 from service.compare import endpoints as compare
+from service.compression import Compression
 from service.conditional import Conditional
 from service.dashboard import access as access_pages
 from service.dashboard import assets, comparing, docs, fleet, form, model, pages
@@ -101,7 +101,7 @@ def create_app(storage: Storage, *, settings: Settings = DEFAULTS, root_path: st
     app.add_middleware(DirectLookups, **direct)
     app.add_middleware(Conditional)
     app.add_middleware(Auth, keys=keys, rates=rates, settings=settings)
-    app.add_middleware(GZipMiddleware, minimum_size=GZIP_FROM, compresslevel=GZIP_LEVEL)
+    app.add_middleware(Compression, minimum_size=GZIP_FROM, compresslevel=GZIP_LEVEL)
     app.add_middleware(SecurityHeaders)
     app.add_middleware(Observed, metrics=app.state.metrics)
     app.add_middleware(PacedStarts)

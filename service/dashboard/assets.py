@@ -11,6 +11,7 @@ from fastapi import APIRouter, Header, Response
 from fastapi.staticfiles import StaticFiles
 
 from service.access.scopes import READ
+from service.compression import accepts_gzip
 from service.dashboard.templating import FOLDER
 from tuner import figures
 
@@ -42,7 +43,7 @@ def plotly(
     headers = {"ETag": etag, **REVALIDATE, "Vary": "Accept-Encoding"}
     if if_none_match == etag:
         return Response(status_code=304, headers=headers)
-    if "gzip" in accept_encoding:
+    if accepts_gzip(accept_encoding):
         return Response(_packed(), media_type=JAVASCRIPT, headers=headers | {"Content-Encoding": "gzip"})
     return Response(figures.script(), media_type=JAVASCRIPT, headers=headers)
 
