@@ -10,7 +10,7 @@ import click
 from shapewright.cli import options
 from shapewright.cli.finding import job_id, service_and_job
 from shapewright.cli.jobs import events_within, timeout
-from shapewright.cli.output import as_json, emit, say
+from shapewright.cli.output import as_json, emit, put, say
 from tuner.errors import clean
 
 MAX_LINES = 1000
@@ -50,7 +50,7 @@ def logs(
             for batch in events_within(lines, timeout):
                 for line in batch:
                     if part in (None, line["part"]):
-                        click.echo(clean(line_text(line)))
+                        put(clean(line_text(line)))
         else:
             chosen = [line for line in lines if part in (None, line["part"])]
             emit(chosen, json_output, "\n".join(map(line_text, chosen)))

@@ -33,7 +33,7 @@ from shapewright.cli import (
     tune,
     up,
 )
-from shapewright.cli.output import CommandFailed, ExitCode, drop_stdout, failure_of, report, say
+from shapewright.cli.output import CommandFailed, ExitCode, StdoutClosed, drop_stdout, failure_of, report, say
 from tuner import __version__, without_torch
 
 DEBUG = "SHAPEWRIGHT_DEBUG"
@@ -99,6 +99,9 @@ def run(arguments: Sequence[str]) -> int:
         return ExitCode.REFUSED
     except (click.Abort, KeyboardInterrupt):
         return _failed(CommandFailed(ExitCode.INTERRUPTED, "interrupted"), arguments)
+    except StdoutClosed:
+        drop_stdout()
+        return ExitCode.DONE
     except Exception as error:  # the outermost boundary
         return _failed(failure_of(error) or _bug(error), arguments)
     return result if isinstance(result, int) else ExitCode.DONE

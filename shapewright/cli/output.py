@@ -74,12 +74,25 @@ def as_json(command: Command) -> Command:
     return option(command)
 
 
+class StdoutClosed(OSError):
+    """Whoever read stdout has left, as `head` does: there is nothing left to do, and nothing has failed."""
+
+
+def put(text: str | bytes) -> None:
+    """Write to stdout: a text as a line, bytes as they are. Raises StdoutClosed."""
+    try:
+        click.echo(text, nl=isinstance(text, str))
+    except BrokenPipeError:
+        # Of its own kind: click makes exit code 1 of a broken pipe, which is that of a job that failed.
+        raise StdoutClosed from None
+
+
 def emit(document: Document, json_output: bool, text: str) -> None:
-    """The result of a command: the document as JSON, or the text that a person reads."""
+    """The result of a command: the document as JSON, or the text that a person reads. Raises StdoutClosed."""
     if json_output:
-        click.echo(clean(json.dumps(document, indent=2, ensure_ascii=False), as_json=True))
+        put(clean(json.dumps(document, indent=2, ensure_ascii=False), as_json=True))
     elif text:
-        click.echo(clean(text))
+        put(clean(text))
 
 
 def say(message: str) -> None:
@@ -108,9 +121,11 @@ def drop_stdout() -> None:
 
 
 def emit_last(document: Document, json_output: bool, text: str) -> None:
-    """``emit`` for a command that keeps running: from here on stdout is redirected to stderr."""
-    emit(document, json_output, text)
-    sys.stdout.flush()
+    """``emit`` for a command that keeps running, whether anybody reads it or not: from here on stdout is redirected to
+    stderr."""
+    with suppress(StdoutClosed):
+        emit(document, json_output, text)
+        sys.stdout.flush()
     os.dup2(2, 1)
 
 

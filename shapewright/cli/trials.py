@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from heapq import merge
 from itertools import islice
@@ -12,7 +11,7 @@ import click
 
 from shapewright.cli import options
 from shapewright.cli.finding import job_id, service_and_job
-from shapewright.cli.output import as_json, emit, say, table
+from shapewright.cli.output import as_json, emit, put, say, table
 from tuner.durations import format_duration
 from tuner.errors import InvalidInput
 from tuner.program.language.shape_vars import format_shape
@@ -91,8 +90,7 @@ def _print_csv(service: Client, job: str, positions: Sequence[int], filters: Map
         problem = f"the job has {len(positions)} search tasks, which differ in their columns"
         raise InvalidInput("--task", problem, f"one of 0 to {len(positions) - 1}")
     for piece in service.trials_file(job, positions[0], **filters):
-        sys.stdout.buffer.write(piece)
-    sys.stdout.buffer.flush()
+        put(piece)
 
 
 def _table(rows: Sequence[Trial]) -> str:

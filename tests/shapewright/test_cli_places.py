@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -128,6 +129,19 @@ def test_a_full_disk_is_an_error_that_says_so(line: tuple[str, ...], data_dir: P
     assert "Traceback" not in ran.stderr
     assert "Exception ignored" not in ran.stderr
     assert "defect" not in ran.stderr
+
+
+@pytest.mark.parametrize("line", [("keys", "list"), ("keys", "list", "--json"), ("device-tokens", "list")])
+def test_a_reader_that_leaves_is_no_failure(
+    line: tuple[str, ...], shapewright: Shapewright, bed: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def leave(*_: object, err: bool = False, **__: object) -> None:
+        if not err:
+            raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+    monkeypatch.setattr("shapewright.cli.output.click.echo", leave)
+    assert shapewright(*line).code == 0
+    assert shapewright("keys", "revoke", "key-none", "--json").code == 5, "what failed has failed"
 
 
 @pytest.mark.parametrize("closed", every(4, [">&- 2>&-", "2>/dev/full", ">&-", "2>&-"]))
