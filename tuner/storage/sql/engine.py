@@ -45,6 +45,8 @@ POSTGRESQL_LIMITS = (
 )
 UPGRADE = "run `shapewright db upgrade`"
 
+LONG = "15min"
+"""What a statement may take that reads, or changes, a whole table."""
 _FORM = "sqlite:///path/to/file.db or postgresql://user@host:5432/name"
 
 
@@ -75,6 +77,14 @@ class Database:
 
     @contextmanager
     def one_view(self) -> Iterator[None]:
+    @contextmanager
+    def long_read(self) -> Iterator[Connection]:
+        """``read`` for statements that look at every record."""
+        # A transaction also on PostgreSQL, whose setting lasts no longer than one.
+        with self.translated(), self.engine.connect() as connection:
+            allow_long(connection)
+            yield connection
+
         """Whatever this thread reads inside is read on one connection, as by one ``read``."""
         with self.read() as connection:
             outer = getattr(self._thread, "connection", None)
@@ -104,6 +114,12 @@ class Database:
 
 def connect(text: str) -> Database:
     """A database by its URL; nothing is opened yet. Raises InvalidInput on field ``database_url``."""
+def allow_long(connection: Connection) -> None:
+    """Let each statement of this transaction take LONG, where there is a limit."""
+    if connection.dialect.name == "postgresql":
+        connection.exec_driver_sql(f"SET LOCAL statement_timeout = '{LONG}'")
+
+
     url = parse_url(text)
     engine = _sqlite(url) if url.get_backend_name() == "sqlite" else _postgresql(url)
     return Database(engine)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, and_, func, not_, select, text
+from sqlalchemy import ColumnElement, Connection, Select, and_, func, not_, select
 
 from tuner.program.job.cache import Cache
 from tuner.program.language.workload import JsonObject
@@ -31,10 +31,7 @@ class StaleRecords(Part):
 
         Reads all records: seconds where there are millions.
         """
-        with self._database.read() as connection:
-            if connection.dialect.name == "postgresql":
-                # It reads every record.
-                connection.execute(text("SET LOCAL statement_timeout = '15min'"))
+        with self._database.long_read() as connection:
             rows = connection.execute(_stale()).all()
             known = {_place(row) for row in connection.execute(_remeasured())}
             names = _names(connection)

@@ -13,7 +13,7 @@ from sqlalchemy import URL, Connection, column, select, table, text
 
 import migrations as revisions
 from tuner.storage.errors import StorageUnavailable
-from tuner.storage.sql.engine import UPGRADE, Database, connect
+from tuner.storage.sql.engine import UPGRADE, Database, allow_long, connect
 
 NEWER = "this version of Shapewright is older than its database: update it on this machine"
 REVISION = select(column("version_num")).select_from(table("alembic_version")).scalar_subquery()
@@ -89,7 +89,7 @@ def _upgrade(database: Database, revision: str) -> None:
     with database.write() as connection:
         if connection.dialect.name == "postgresql":
             # A large table may take longer to change than any other statement may.
-            connection.execute(text("SET LOCAL statement_timeout = '15min'"))
+            allow_long(connection)
             connection.execute(text("SELECT pg_advisory_xact_lock(:number)"), {"number": ADVISORY_LOCK})
         settings = config()
         settings.attributes["connection"] = connection

@@ -29,6 +29,7 @@ from tuner.storage.sql import cursors
 from tuner.storage.sql._rows import Part
 from tuner.storage.sql.columns import later
 from tuner.storage.sql.counts import count_each
+from tuner.storage.sql.engine import allow_long
 from tuner.storage.sql.schema import (
     alias_history,
     artifact_files,
@@ -72,7 +73,7 @@ class _Rows:
 class Pruning(Part):
     def prunable(self, retention: Retention) -> tuple[Prunable, ...]:
         """What ``prune`` would delete, of each kind that ``retention`` names."""
-        with self._database.read() as connection:
+        with self._database.long_read() as connection:
             return tuple(rows.counted(connection) for rows in _chosen(retention))
 
     def prune(self, retention: Retention, limit: int = 1000) -> int:
@@ -83,6 +84,8 @@ class Pruning(Part):
         left = cursors.checked(limit)
         for rows in _chosen(retention):
             with self._database.write() as connection:
+                # Where little is left, most of a table may have to be read to find it.
+                allow_long(connection)
                 if deleted := rows.delete_some(connection, left):
                     return deleted
         return 0
