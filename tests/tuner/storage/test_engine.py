@@ -26,12 +26,29 @@ def test_every_spelling_of_postgresql_means_psycopg(scheme: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "tuning.db", "mysql://db/x", "sqlite://", "sqlite:///:memory:", "postgresql+asyncpg://x"]
+    "text",
+    [
+        *("", "tuning.db", "mysql://db/x", "sqlite://", "sqlite:///:memory:", "postgresql+asyncpg://x"),
+        *("postgresql://ada@db:port/x", "sqlite:///tuning.db?timeout=soon"),
+    ],
 )
 def test_other_databases_are_refused_with_the_form_that_would_do(text: str) -> None:
     with pytest.raises(InvalidInput, match="sqlite:///path") as caught:
         open_storage(text)
     assert caught.value.field == "database_url"
+
+
+def test_an_option_that_a_file_has_not_is_refused() -> None:
+    with pytest.raises(InvalidInput, match=r"'wait'.*timeout"):
+        open_storage("sqlite:///tuning.db?wait=5")
+
+
+@pytest.mark.parametrize("option", ["wait=5", "connect_timeout=soon", "sslmode=maybe"])
+def test_an_option_that_a_server_has_not_is_told_as_such(option: str) -> None:
+    storage = open_storage(f"postgresql://ada@127.0.0.1:1/tuning?{option}")
+    with pytest.raises(StorageUnavailable, match=f"{option.partition('=')[0]}.*make sure"):
+        storage.check()
+    storage.close()
 
 
 def test_opening_reaches_for_nothing(tmp_path: Path) -> None:

@@ -33,6 +33,8 @@ BUSY_S = 30
 """How long a SQLite connection waits for another's write to end, unless its URL says ``?timeout=``."""
 LOCKED_S = 0.01
 """The pause before a file is tried again whose lock SQLite does not wait for."""
+SQLITE_OPTIONS = frozenset({"timeout", "cached_statements", "check_same_thread", "detect_types", "isolation_level"})
+"""What the URL of a SQLite file may have behind ``?``."""
 CONNECT_S = 5
 POOL_S = 10
 """How long a thread waits for a connection when all are in use."""
@@ -43,10 +45,10 @@ there some more are opened for as long as they are needed."""
 POSTGRESQL_LIMITS = (
     "-c statement_timeout=30s -c lock_timeout=20s -c idle_in_transaction_session_timeout=60s -c timezone=UTC"
 )
-UPGRADE = "run `shapewright db upgrade`"
-
 LONG = "15min"
 """What a statement may take that reads, or changes, a whole table."""
+UPGRADE = "run `shapewright db upgrade`"
+
 _FORM = "sqlite:///path/to/file.db or postgresql://user@host:5432/name"
 
 
@@ -76,8 +78,6 @@ class Database:
                     yield connection
 
     @contextmanager
-    def one_view(self) -> Iterator[None]:
-    @contextmanager
     def long_read(self) -> Iterator[Connection]:
         """``read`` for statements that look at every record."""
         # A transaction also on PostgreSQL, whose setting lasts no longer than one.
@@ -85,6 +85,8 @@ class Database:
             allow_long(connection)
             yield connection
 
+    @contextmanager
+    def one_view(self) -> Iterator[None]:
         """Whatever this thread reads inside is read on one connection, as by one ``read``."""
         with self.read() as connection:
             outer = getattr(self._thread, "connection", None)
@@ -112,16 +114,19 @@ class Database:
             raise StorageUnavailable(f"database {self.engine.url}: {reason}") from error
 
 
-def connect(text: str) -> Database:
-    """A database by its URL; nothing is opened yet. Raises InvalidInput on field ``database_url``."""
 def allow_long(connection: Connection) -> None:
     """Let each statement of this transaction take LONG, where there is a limit."""
     if connection.dialect.name == "postgresql":
         connection.exec_driver_sql(f"SET LOCAL statement_timeout = '{LONG}'")
 
 
+def connect(text: str) -> Database:
+    """A database by its URL; nothing is opened yet. Raises InvalidInput on field ``database_url``."""
     url = parse_url(text)
-    engine = _sqlite(url) if url.get_backend_name() == "sqlite" else _postgresql(url)
+    try:
+        engine = _sqlite(url) if url.get_backend_name() == "sqlite" else _postgresql(url)
+    except ValueError as error:
+        raise InvalidInput("database_url", f"has an option that will not do: {error}", _FORM) from None
     return Database(engine)
 
 
@@ -129,7 +134,8 @@ def parse_url(text: str) -> URL:
     """``text`` as a URL with the driver filled in."""
     try:
         url = make_url(text)
-    except ArgumentError:
+    except (ArgumentError, ValueError):
+        # The latter for a port that is no number.
         raise InvalidInput("database_url", "is not a URL", _FORM) from None
     if url.drivername in ("postgresql", "postgres", "postgresql+psycopg"):
         return url.set(drivername="postgresql+psycopg")
@@ -137,6 +143,9 @@ def parse_url(text: str) -> URL:
         raise InvalidInput("database_url", f"{url.drivername} is not supported", _FORM)
     if url.database in (None, "", ":memory:") or "mode" in url.query:
         raise InvalidInput("database_url", "names no file; several processes share the database", _FORM)
+    if unknown := sorted(set(url.query) - SQLITE_OPTIONS):
+        known = ", ".join(sorted(SQLITE_OPTIONS))
+        raise InvalidInput("database_url", f"has an option {unknown[0]!r}", f"one of: {known}")
     return url
 
 
@@ -232,6 +241,9 @@ def _outage(error: DBAPIError | PoolTimeout, url: URL) -> str | None:
     text = str(error.orig).strip().split("\n")[0]
     if _is_out_of_step(error, text):
         return f"its schema is not the one this version wants ({text}); {UPGRADE}"
+    if isinstance(error, ProgrammingError) and error.statement is None:
+        # Before there was any statement: the driver refuses an option of the URL.
+        return f"{text}; make sure that the URL is right"
     passing = type(error) is DatabaseError or isinstance(error, OperationalError | InterfaceError | InternalError)
     return f"{text}; {_remedy(text, url)}" if passing else None
 
