@@ -11,6 +11,8 @@ from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import IO
 
+from tuner.errors import clean
+
 FIELDS = "fields"
 """``log.info(..., extra={FIELDS: {...}})``: further members of a JSON line, by name."""
 TEXT = "%(asctime)s %(name)s %(levelname)s %(message)s"
@@ -41,6 +43,11 @@ class TextFormatter(logging.Formatter):
 
     def __init__(self) -> None:
         super().__init__(TEXT)
+
+    def format(self, record: logging.LogRecord) -> str:
+        """What has several lines has them indented: those that come from elsewhere must not look like lines of a log,
+        nor control a terminal."""
+        return clean(super().format(record)).replace("\n", "\n  ")
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  (the base class's name)
         about_it = " ".join(f"{name}={value}" for name, value in subject().items())

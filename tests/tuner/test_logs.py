@@ -64,6 +64,21 @@ def test_a_line_for_people_ends_with_what_it_is_about(stream: StringIO) -> None:
     assert second.endswith("tests.logs INFO idle")
 
 
+def test_no_text_looks_like_a_line_of_its_own(stream: StringIO) -> None:
+    logs.set_up("text", stream)
+    line = "2026-01-01 00:00:00,000 worker ERROR forged"
+    for end in ("\n", "\r", "\r\n", "\x0b", "\x0c", "\x1c", "\x85", "\u2028"):
+        LOG.info("POST /%s \x1b[2J", f"{end}{line}")
+    try:
+        raise ValueError(f"for a reason\n{line}")
+    except ValueError:
+        LOG.exception("failed")
+    text = stream.getvalue()
+    assert text.count("forged") == 9
+    assert not [each for each in text.splitlines() if each.endswith("forged") and each.startswith("2026-01-01")]
+    assert "\x1b" not in text
+
+
 def test_threads_that_copy_the_context_name_the_job_as_well(stream: StringIO) -> None:
     logs.set_up("json", stream)
     with logs.about(job="job-1"):
