@@ -204,6 +204,7 @@ def list_logs(
     The newest 8 MiB of each log are looked through.
     """
     parts = logs.parts_in(Path(settings.log_dir) if settings.log_dir else None)
+    since = logs.moment_of(since)
     events = jobs.newest_events(job.id, logs.KINDS, MAX_LINES)
     lines = logs.page_of(logs.lines_about(job.id, parts, events), since, limit)
     items = [LogLineOut.model_validate(line) for line in lines]

@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from itertools import takewhile
 from pathlib import Path
 
+from tuner.errors import InvalidInput
 from tuner.storage import Device, Job, JobEvent
 
 MAX_READ = 8 << 20
@@ -81,21 +82,40 @@ def _is_first(line: str) -> bool:
 
 
 def _parsed(part: str, text: str) -> LogLine:
-    if (match := _TEXT.match(text)) is not None:
-        at = datetime.strptime(match[1], "%Y-%m-%d %H:%M:%S").astimezone(UTC)
-        time = f"{at:%Y-%m-%dT%H:%M:%S}.{match[2]}+00:00"
-        return LogLine(time, part, match[4].lower(), f"{match[3]}: {match[5]}"[:MAX_TEXT])
     try:
+        if (match := _TEXT.match(text)) is not None:
+            at = datetime.strptime(f"{match[1]},{match[2]}", "%Y-%m-%d %H:%M:%S,%f")
+            return LogLine(_in_utc(at), part, match[4].lower(), f"{match[3]}: {match[5]}"[:MAX_TEXT])
         data = json.loads(text.partition("\n")[0])
+        at = datetime.fromisoformat(data["time"])
         parts = (f"{data['logger']}: {data['message']}", str(data.get("traceback", "")))
-        return LogLine(str(data["time"]), part, str(data["level"]), "\n".join(filter(None, parts))[:MAX_TEXT])
-    except (ValueError, KeyError, TypeError):
+        return LogLine(_in_utc(at), part, str(data["level"]), "\n".join(filter(None, parts))[:MAX_TEXT])
+    except (ValueError, OverflowError, KeyError, TypeError):
         return LogLine("", part, "info", text[:MAX_TEXT])
 
 
+def _in_utc(moment: datetime) -> str:
+    """As lines have it, so that they can be compared as text. A moment without a time zone is in this machine's."""
+    return moment.astimezone(UTC).isoformat(timespec="milliseconds")
+
+
+def moment_of(text: str | None) -> str | None:
+    """A time that a caller gives, as lines have it. Without a time zone it is in UTC. Raises InvalidInput on ``since``.
+
+    A blank stands for the plus of an offset: so it arrives from an address in which nobody has encoded it.
+    """
+    if not text:
+        return None
+    try:
+        moment = datetime.fromisoformat(text.replace(" ", "+") if "T" in text else text)
+        return _in_utc(moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC))
+    except (ValueError, OverflowError):
+        form = "as in 2026-01-31T12:00:00.000+00:00"
+        raise InvalidInput("since", f"{text!r} is not a time", form) from None
+
+
 def _line_of(event: JobEvent) -> LogLine:
-    at = datetime.fromisoformat(event.created_at).astimezone(UTC).isoformat(timespec="milliseconds")
-    return LogLine(at, EVENTS, "info", _told(event)[:MAX_TEXT])
+    return LogLine(_in_utc(datetime.fromisoformat(event.created_at)), EVENTS, "info", _told(event)[:MAX_TEXT])
 
 
 def _told(event: JobEvent) -> str:

@@ -14,9 +14,9 @@ import pytest
 from fastapi.testclient import TestClient
 
 from service.app import create_app
-from service.jobs.logs import EVENTS, MAX_READ, elsewhere, lines_about, page_of, parts_in
+from service.jobs.logs import EVENTS, MAX_READ, elsewhere, lines_about, moment_of, page_of, parts_in
 from service.settings import Settings
-from tests.serving import JOB, lease, register_local
+from tests.serving import JOB, assert_problem, lease, register_local
 from tuner import logs
 from tuner.program.job.jobspec import parse_job
 from tuner.program.target import native
@@ -85,6 +85,40 @@ def test_a_page_is_the_end_or_what_comes_from_a_time_on(tmp_path: Path) -> None:
     every = lines_about(ABOUT, parts_in(tmp_path), [])
     assert page_of(every, None, 2) == every[-2:]
     assert page_of(every, every[2].time, 3) == every[2:5]
+
+
+def test_a_time_that_is_none_is_shown_without_one(tmp_path: Path) -> None:
+    (tmp_path / "worker.log").write_text(
+        f"2026-99-99 00:00:00,000 a INFO {ABOUT}\n"
+        f'{{"time": "never", "level": "info", "logger": "a", "message": "{ABOUT}"}}\n'
+        f'{{"time": 5, "level": "info", "logger": "a", "message": "{ABOUT}"}}\n'
+        f"2026-01-01 00:00:00,000 a INFO {ABOUT}\n"
+    )
+    assert [bool(line.time) for line in lines_about(ABOUT, parts_in(tmp_path), [])] == [False, False, False, True]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "2026-01-31T12:00:00.500+00:00",
+        "2026-01-31T12:00:00.500 00:00",
+        "2026-01-31T12:00:00.500Z",
+        "2026-01-31T12:00:00.500",
+        "2026-01-31 12:00:00.500",
+        "2026-01-31T14:00:00.5+02:00",
+        "2026-01-31T04:30:00.500999-07:30",
+    ],
+)
+def test_a_time_may_be_written_in_any_zone(text: str) -> None:
+    assert moment_of(text) == "2026-01-31T12:00:00.500+00:00"
+
+
+@pytest.mark.parametrize("text", ["yesterday", "12", "2026-02-30T00:00:00Z", "0001-01-01T00:00:00+23:00", "\0"])
+def test_what_is_no_time_is_refused(api: TestClient, text: str) -> None:
+    job = api.post("/v1/jobs", json=JOB).json()["id"]
+    answer = api.get(f"/v1/jobs/{job}/logs", params={"since": text})
+    assert_problem(answer, 422)
+    assert answer.json()["field"] == "since"
 
 
 def test_the_worker_and_the_devices_that_log_on_other_machines_are_named(storage: Storage, tmp_path: Path) -> None:
