@@ -98,4 +98,6 @@ def storage_unavailable(error: StorageUnavailable, settings: Settings, known_cal
 
 
 def _clipped(text: str) -> str:
-    return text if len(text) <= MAX_TEXT else text[:MAX_TEXT] + f"... ({len(text)} characters)"
+    """What a document can carry of a text: half of a character, which a name in JSON may have, becomes a whole one."""
+    kept = text if len(text) <= MAX_TEXT else text[:MAX_TEXT] + f"... ({len(text)} characters)"
+    return kept.encode(errors="replace").decode()

@@ -40,7 +40,9 @@ def measured(storage: Storage, held: Lease) -> Lease:
 
 
 def ask(api: TestClient, *queries: Any) -> list[dict[str, Any]]:
-    answer = api.post("/v1/lookup", json={"queries": list(queries)})
+    # As Python writes it: also what is no Unicode.
+    body = json.dumps({"queries": list(queries)})
+    answer = api.post("/v1/lookup", content=body, headers={"Content-Type": "application/json"})
     assert answer.status_code == 200, answer.text
     document: list[dict[str, Any]] = answer.json()["answers"]
     assert all((each["best"] is None) != (each["problem"] is None) for each in document)
@@ -151,6 +153,7 @@ def test_each_question_is_refused_on_its_own(api: TestClient, measured: Lease) -
         ({"workload": {"program": "out[i] = "}, "shape": {}}, "workload.program"),
         ({"workload": QKV, "shape": {"T": 5, "S": 1}}, "shape"),
         ({"workload": "dense"}, "workload"),
+        ({"\ud800": 1}, "?"),
     ]
 
     result = ask(api, *(query for query, _ in bad), good)
