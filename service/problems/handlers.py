@@ -86,6 +86,8 @@ def _on_validation_error(_: Request, error: Exception) -> ProblemResponse:
 def _first_of(errors: Sequence[Any]) -> InvalidInput:
     """The first complaint of the framework's own checks of query, path and header, in our form."""
     first = errors[0]
+    if first["type"] == "json_invalid":
+        return InvalidInput("body", f"is not JSON: {first['ctx']['error']} at character {first['loc'][-1]}", "mend it")
     # The first step says only whether it was a query parameter, a header or a part of the path.
     field = ".".join(str(step) for step in first["loc"][1:]) or "request"
     given = "is missing" if first["type"] == "missing" else f"{str(first.get('input'))[:60]!r} is not valid"
@@ -129,6 +131,9 @@ def _on_http_exception(request: Request, error: Exception) -> ProblemResponse:
     if error.status_code == 404:
         listed = url_for_path(request, "/v1/openapi.json")
         return problem(404, "no-such-route", title, f"there is no route {path}; {listed} lists the routes")
+    if error.status_code == 400 and isinstance(cause := error.__cause__, ValueError | RecursionError):
+        # The framework's own, of a body that it cannot read, for which it has no words.
+        return invalid_input(InvalidInput("body", f"cannot be read as JSON: {cause}", "an object in UTF-8"))
     name = title.lower().replace(" ", "-")
     return problem(error.status_code, name, title, str(error.detail), error.headers)
 

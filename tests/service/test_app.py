@@ -74,6 +74,28 @@ def test_the_figures_are_prometheus_text(api: TestClient) -> None:
     assert "shapewright_open_event_streams 0.0" in answer.text.splitlines()
 
 
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        (b"{", "body"),
+        (b'{"note": }', "body"),
+        (b"\xff", "body"),
+        (b'{"note": ' + b"9" * 5000 + b"}", "body"),
+        (b"[" * 100_000, "body"),
+        (b'{"\\ud800": 1}', "request"),
+        (b'{"note": "\\ud800"}', "note"),
+        (b'{"note": ' + b"[" * 500 + b"]" * 500 + b"}", "note"),
+    ],
+)
+def test_a_body_that_cannot_be_read_is_refused_with_what_is_wrong(api: TestClient, body: bytes, field: str) -> None:
+    path = f"/v1/jobs/{api.post('/v1/jobs', json=JOB).json()['id']}"
+    answer = api.patch(path, content=body, headers={"Content-Type": "application/json"})
+    assert_problem(answer, 422)
+    assert answer.json()["field"] == field
+    assert answer.json()["problem"]
+    assert answer.json()["remedy"]
+
+
 def test_a_route_that_is_not_there_is_a_problem(api: TestClient) -> None:
     for path in ("/nothing", "/v1/nothing", "/v1/jobs/"):
         assert_problem(api.get(path), 404)
