@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import http
+import secrets
 from collections import OrderedDict
 from typing import Any
 
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
+
+from service.observing import HEADER
+from service.problems import problem
 
 MAX_HEAD = 32 * 1024
 """Bytes of a request line with its headers, or of a body's trailers."""
@@ -25,6 +29,20 @@ MAX_WAITING, MAX_BYTES = 4096, 16 * 2**20
 """Heads of one process that are not whole, and their bytes together: beyond, the oldest are dropped."""
 STEP = 4096
 """Bytes that are parsed between two looks at the limits."""
+
+
+REFUSALS = {
+    400: problem(400, "bad-request", "The request is not HTTP", "its head cannot be read; send another"),
+    408: problem(408, "head-too-slow", "The request took too long", "its head was not whole in time; send it again"),
+    414: problem(414, "address-too-long", "The request is too large", f"its address goes beyond {MAX_HEAD} bytes"),
+    431: problem(
+        431,
+        "head-too-large",
+        "The request is too large",
+        f"its head goes beyond {MAX_HEAD} bytes or {MAX_LINES} lines; send fewer or shorter headers",
+    ),
+}
+"""What is answered by status: nothing of the application has seen the request."""
 
 
 class _Refused(Exception):
@@ -163,9 +181,8 @@ class BoundedProtocol(HttpToolsProtocol):
             # An answer to an earlier request is under way: nothing may be written into it.
             self.transport.abort()
             return
-        text = f"{status.phrase}\n".encode()
-        self.transport.write(
-            STATUS_LINE[status] + b"content-type: text/plain; charset=utf-8\r\nconnection: close\r\n"
-            b"content-length: %d\r\n\r\n%s" % (len(text), text)
-        )
+        answer = REFUSALS[status]
+        own = ((HEADER.lower().encode(), secrets.token_hex(8).encode()), (b"connection", b"close"))
+        lines = b"".join(b"%s: %s\r\n" % each for each in (*answer.raw_headers, *own))
+        self.transport.write(STATUS_LINE[status] + lines + b"\r\n" + bytes(answer.body))
         self.transport.close()

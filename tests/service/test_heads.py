@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import resource
 import socket
 import subprocess
@@ -93,7 +94,13 @@ def test_an_endless_head_is_cut_off(url: str, begin: bytes, piece: bytes) -> Non
 def test_the_answer_says_what_is_too_large(url: str, head: bytes, status: int) -> None:
     with connected(url) as client:
         client.sendall(head)
-        assert status_of(client) == status
+        lines, _, body = client.recv(65536).partition(b"\r\n\r\n")
+    first, *rest = lines.decode().splitlines()
+    told = dict(line.split(": ", 1) for line in rest)
+    assert int(first.split()[1]) == json.loads(body)["status"] == status
+    assert told["content-type"] == "application/problem+json"
+    assert int(told["content-length"]) == len(body)
+    assert told["x-request-id"].isalnum()
 
 
 def test_a_head_that_is_large_and_within_the_limits_is_answered(url: str) -> None:
