@@ -10,6 +10,7 @@ from urllib.parse import parse_qs
 
 from anyio import CapacityLimiter
 from fastapi import Depends, Query, Request
+from pydantic import BeforeValidator
 
 from service.access.keys import Keys
 from service.access.rates import Rates
@@ -111,7 +112,9 @@ FormDep = Annotated[Mapping[str, str], Depends(_form)]
 CallerDep = Annotated[ApiKey, Depends(_caller)]
 
 MAX_SEQ = 2**63 - 1
-Cursor = Annotated[str | None, Query(max_length=200, description="what an earlier part of the list ended with")]
+BLANK = BeforeValidator(lambda value: None if value == "" else value)
+"""Of optional parameters: ``?cursor=`` is as good as none, so a script need not leave out what it has no value for."""
+Cursor = Annotated[str | None, Query(max_length=200, description="what an earlier part of the list ended with"), BLANK]
 Limit = Annotated[int, Query(ge=1, le=200)]
 TaskQuery = Annotated[int, Query(alias="task", ge=0, description="the position of a search task in its job")]
 After = Annotated[int, Query(ge=0, le=MAX_SEQ, description="the number of the last one seen")]

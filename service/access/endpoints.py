@@ -7,15 +7,19 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 
 from service.access.scopes import ADMIN
-from service.dependencies import Cursor, Limit, OperatorDep
+from service.dependencies import BLANK, Cursor, Limit, OperatorDep
 from service.schemas import FromAttributes, PageOut
 
 router = APIRouter(prefix="/audit", tags=["access"])
 
-SubjectQuery = Annotated[str | None, Query(max_length=200, description="only what was done to this job, key or device")]
+SubjectQuery = Annotated[
+    str | None, Query(max_length=200, description="only what was done to this job, key or device"), BLANK
+]
 
-ActorQuery = Annotated[str | None, Query(max_length=200, description="only what this key, worker or command did")]
-ActionQuery = Annotated[str | None, Query(max_length=200, description="only this action, as in job.cancel")]
+ActorQuery = Annotated[
+    str | None, Query(max_length=200, description="only what this key, worker or command did"), BLANK
+]
+ActionQuery = Annotated[str | None, Query(max_length=200, description="only this action, as in job.cancel"), BLANK]
 
 
 class AuditOut(FromAttributes):

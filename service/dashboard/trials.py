@@ -13,7 +13,7 @@ from fastapi.responses import HTMLResponse
 
 from service.access.scopes import READ
 from service.dashboard.templating import TEMPLATES
-from service.dependencies import StorageDep, TaskQuery
+from service.dependencies import BLANK, StorageDep, TaskQuery
 from service.jobs.service import find_task
 from service.trials.endpoints import FilterDep
 from tuner.figures.axes import meanings_of
@@ -47,7 +47,7 @@ def trials_page(
     task: TaskQuery = 0,
     order: TrialOrder = TrialOrder.STORED,
     descending: bool = False,
-    cursor: Annotated[str | None, Query(max_length=200)] = None,
+    cursor: Annotated[str | None, Query(max_length=200), BLANK] = None,
 ) -> HTMLResponse:
     job, rows, row = find_task(storage, job_id, task)
     query = replace(wanted, order=order, descending=descending, cursor=cursor, limit=PAGE)

@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from service.access.scopes import ADMIN, READ
-from service.dependencies import CallerDep, DevicesDep, StorageDep
+from service.dependencies import BLANK, CallerDep, DevicesDep, StorageDep
 from service.devices import service
 from service.devices.activity_schemas import DeviceDetail, FleetActivity
 from service.devices.fleet import FleetsDep
@@ -30,7 +30,7 @@ def list_devices(storage: DevicesDep, tokens: DevicesDep) -> DeviceList:
 def list_activity(
     fleets: FleetsDep,
     seconds: Annotated[int, Query(ge=60, le=3600, description="of the past")] = 900,
-    key: Annotated[str | None, Query(max_length=200, description="of this key alone")] = None,
+    key: Annotated[str | None, Query(max_length=200, description="of this key alone"), BLANK] = None,
 ) -> FleetActivity:
     """What every device does, and the spans of time in which it measured: trials of a job without a pause are one."""
     return FleetActivity.of(fleets.get(seconds), key)

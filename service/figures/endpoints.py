@@ -10,7 +10,7 @@ from anyio import to_thread
 from fastapi import APIRouter, Header, Query, Response
 
 from service.access.scopes import READ
-from service.dependencies import ClientDep, DevicesDep, StorageDep, TaskQuery
+from service.dependencies import BLANK, ClientDep, DevicesDep, StorageDep, TaskQuery
 from service.figures import service
 from service.figures.schemas import CoordinatesOut, FigureList, FigureOut
 from service.figures.searches import Searches, SearchesDep
@@ -21,10 +21,12 @@ router = APIRouter(tags=["figures"])
 
 IfNoneMatch = Annotated[str | None, Header()]
 KernelQuery = Annotated[str | None, Query(max_length=40, description="for kernel_times: the id of a kernel")]
-DeviceQuery = Annotated[str | None, Query(max_length=200, description="the id of a device")]
+DeviceQuery = Annotated[str | None, Query(max_length=200, description="the id of a device"), BLANK]
 ComparedQuery = Annotated[Sequence[str], Query(alias="job", max_length=8, description="the id of a job; repeated")]
-WorkloadQuery = Annotated[str | None, Query(max_length=200, description="the key of a workload of every job")]
-TargetQuery = Annotated[str | None, Query(max_length=200, description="the fingerprint of a target of every job")]
+WorkloadQuery = Annotated[str | None, Query(max_length=200, description="the key of a workload of every job"), BLANK]
+TargetQuery = Annotated[
+    str | None, Query(max_length=200, description="the fingerprint of a target of every job"), BLANK
+]
 PLOTLY = "application/json"
 
 

@@ -11,6 +11,7 @@ from starlette.exceptions import HTTPException
 
 from service.access.scopes import READ, SUBMIT, missing_scope
 from service.dependencies import (
+    BLANK,
     After,
     CallerDep,
     ClientDep,
@@ -125,7 +126,7 @@ async def submit_job(
 def list_jobs(
     jobs: ClientDep,
     cursor: Cursor = None,
-    state: Annotated[JobState | None, Query()] = None,
+    state: Annotated[JobState | None, Query(), BLANK] = None,
     q: Annotated[str, Query(max_length=200, description=FILTER)] = "",
     limit: Limit = 50,
 ) -> JobPage:
@@ -203,8 +204,8 @@ def list_logs(
 
     The newest 8 MiB of each log are looked through.
     """
-    parts = logs.parts_in(Path(settings.log_dir) if settings.log_dir else None)
     since = logs.moment_of(since)
+    parts = logs.parts_in(Path(settings.log_dir) if settings.log_dir else None)
     events = jobs.newest_events(job.id, logs.KINDS, MAX_LINES)
     lines = logs.page_of(logs.lines_about(job.id, parts, events), since, limit)
     items = [LogLineOut.model_validate(line) for line in lines]

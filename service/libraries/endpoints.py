@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Header, Path, Query, Response
 
 from service.access.scopes import PROMOTE, READ
-from service.dependencies import CallerDep, ClientDep, Cursor, Limit, StorageDep
+from service.dependencies import BLANK, CallerDep, ClientDep, Cursor, Limit, StorageDep
 from service.json_response import JsonResponse
 from service.libraries import service
 from service.libraries.schemas import (
@@ -32,12 +32,13 @@ router = APIRouter(tags=["libraries"])
 
 TargetQuery = Annotated[str | None, Query(max_length=200, description="a target's fingerprint; the newest if left out")]
 ThreadsQuery = Annotated[
-    int | None, Query(ge=1, le=MAX_THREADS, description="1, or the only number there is, if left out")
+    int | None, Query(ge=1, le=MAX_THREADS, description="1, or the only number there is, if left out"), BLANK
 ]
 CacheQuery = Annotated[
     Cache | None,
     Query(description="how its calls find their operands: warm, cold or streamed; warm, or the only one there is, if "
           "left out"),
+    BLANK,
 ]  # fmt: skip
 RangeQuery = Annotated[
     str | None,
@@ -48,9 +49,9 @@ RangeQuery = Annotated[
         "or the newest job's variables, as in T=1..32; with a step as in m=16..512:16, or listed as in m=16|32|64",
     ),
 ]
-JobQuery = Annotated[str | None, Query(max_length=200, description="the library that this job built")]
-DigestQuery = Annotated[str | None, Query(pattern="^[0-9a-f]{64}$", description="the library of this digest")]
-AliasQueryText = Annotated[str | None, Query(max_length=200, description="the library of this name")]
+JobQuery = Annotated[str | None, Query(max_length=200, description="the library that this job built"), BLANK]
+DigestQuery = Annotated[str | None, Query(pattern="^[0-9a-f]{64}$", description="the library of this digest"), BLANK]
+AliasQueryText = Annotated[str | None, Query(max_length=200, description="the library of this name"), BLANK]
 AliasName = Annotated[str, Path(pattern="^[a-z0-9][a-z0-9._-]{0,63}$")]
 IfNoneMatch = Annotated[str | None, Header(max_length=4000)]
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, Field
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel, Field, model_validator
 
 from service.lookup.lookups import Query
 from service.workloads.service import fingerprint
@@ -23,6 +26,12 @@ class BestQuery(BaseModel):
     threads: int = Field(1, ge=1, le=1024, description="how many threads a kernel runs on")
     cache: Cache = Field(Cache.WARM, description="how calls find their operands: warm, cold or streamed")
     job: str | None = Field(None, max_length=200, description="only what this job measured and built")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_blanks(cls, given: Any) -> Any:
+        """``?target=`` is as good as none."""
+        return {name: value for name, value in given.items() if value != ""} if isinstance(given, Mapping) else given
 
     def lookup(self, key: str) -> Query:
         """The lookup that is meant, of the workload with this key. Raises InvalidInput."""

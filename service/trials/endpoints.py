@@ -11,7 +11,7 @@ from fastapi import APIRouter, Depends, Query
 from fastapi.responses import StreamingResponse
 
 from service.access.scopes import READ
-from service.dependencies import ClientDep, ExportsDep, TaskQuery
+from service.dependencies import BLANK, ClientDep, ExportsDep, TaskQuery
 from service.jobs.service import find_task
 from service.problems.openapi import answers
 from service.streaming import in_turn
@@ -52,7 +52,7 @@ def trial_table(
     task: TaskQuery = 0,
     order: TrialOrder = TrialOrder.STORED,
     descending: bool = False,
-    cursor: Annotated[str | None, Query(max_length=200)] = None,
+    cursor: Annotated[str | None, Query(max_length=200), BLANK] = None,
     limit: Annotated[int, Query(ge=1, le=500)] = 100,
 ) -> TrialTableOut:
     """Trials of one search task, filtered and in any order. Those that lack what they are ordered by come last."""

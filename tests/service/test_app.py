@@ -96,6 +96,31 @@ def test_a_body_that_cannot_be_read_is_refused_with_what_is_wrong(api: TestClien
     assert answer.json()["remedy"]
 
 
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/jobs?cursor=&state=&q=",
+        "/v1/workloads?cursor=&q=",
+        "/v1/workloads/{key}/best?shape=T=5&target=&threads=&cache=&job=",
+        "/v1/workloads/{key}/libraries?cursor=&target=&threads=&cache=",
+        "/v1/workloads/{key}/aliases?target=&threads=&cache=",
+        "/v1/workloads/{key}/history?alias=&cursor=&target=&threads=&cache=",
+        "/v1/jobs/{job}/trials/table?cursor=&error=&kernel=&instance=&phase=",
+        "/v1/jobs/{job}/logs?since=",
+        "/v1/devices/activity?key=",
+        "/v1/audit?cursor=&subject=&actor=&action=",
+    ],
+)
+def test_a_blank_parameter_is_as_good_as_none(api: TestClient, path: str) -> None:
+    job = api.post("/v1/jobs", json=JOB).json()
+    named = path.format(job=job["id"], key=job["workload_keys"][0])
+    bare = "&".join(each for each in named.partition("?")[2].split("&") if not each.endswith("="))
+    blank, without = api.get(named), api.get(f"{named.partition('?')[0]}?{bare}")
+    assert (blank.status_code, without.status_code) == (200, 200), blank.text
+    if "activity" not in path:
+        assert blank.json() == without.json()
+
+
 def test_a_route_that_is_not_there_is_a_problem(api: TestClient) -> None:
     for path in ("/nothing", "/v1/nothing", "/v1/jobs/"):
         assert_problem(api.get(path), 404)

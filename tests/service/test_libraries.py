@@ -50,6 +50,12 @@ def test_what_the_client_has_is_not_sent_again(api: TestClient, old: Saved, what
     assert api.get(path(old, what), headers={"If-None-Match": '"x"'}).status_code == 200
 
 
+@pytest.mark.parametrize("what", ["library", "dispatcher"])
+def test_blank_parameters_are_as_good_as_none(api: TestClient, old: Saved, what: str) -> None:
+    blank = "target=&threads=&cache=&range=&job=&digest=&alias="
+    assert api.get(f"{path(old, what)}?{blank}").content == api.get(path(old, what)).content
+
+
 @pytest.mark.parametrize(
     ("query", "says"),
     [
