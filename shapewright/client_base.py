@@ -31,14 +31,16 @@ class ClientBase:
 
     def _opened(self, open_http: Callable[[str, dict[str, str]], Http], key: str | None) -> Http:
         """The connection. Raises InvalidInput, BadEnvironment."""
-        secret = key or defaults.api_key(self._data_dir)
+        # A line end may come with it, from a file or a prompt.
+        secret = (key or defaults.api_key(self._data_dir) or "").strip()
+        if not (secret.isascii() and secret.isprintable()):
+            # Here, and without it: the error of a header would tell the key.
+            raise InvalidInput("key", "an API key is one line of ASCII text", "copy it again from where it was made")
         headers = {"Authorization": f"Bearer {secret}"} if secret else {}
         try:
             return open_http(self.url, headers)
         except httpx.InvalidURL as error:
             raise InvalidInput("url", f"{self.url!r} is not one: {error}", "as in http://127.0.0.1:8321") from None
-        except UnicodeEncodeError:
-            raise InvalidInput("key", "an API key is ASCII text", "copy it again from where it was made") from None
 
     def _unreachable(self, error: Exception) -> ServiceUnreachable:
         reason = str(error) or type(error).__name__

@@ -34,7 +34,7 @@ Transport = TypeVar("Transport", bound="_Patient | _PatientAsync")
 
 
 def open_http(url: str, headers: dict[str, str]) -> httpx.Client:
-    """Raises httpx.InvalidURL, UnicodeEncodeError for a header, BadEnvironment on the variable that is wrong."""
+    """Raises httpx.InvalidURL, BadEnvironment on the variable that is wrong."""
     base, transport = _transport(url, _Patient)
     return httpx.Client(base_url=base, headers=headers, timeout=TIMEOUT, trust_env=False, transport=transport)
 

@@ -130,10 +130,25 @@ def test_no_service_says_where_it_was_looked_for(nobody: str) -> None:
         client.jobs()
 
 
-@pytest.mark.parametrize(("url", "key"), [("http://[::1", "k"), ("http://x", "schlüssel")])
-def test_settings_that_cannot_work_are_named(url: str, key: str) -> None:
-    with pytest.raises(InvalidInput):
+@pytest.mark.parametrize(
+    ("url", "key", "field"),
+    [
+        ("http://[::1", "k", "url"),
+        ("http://x", "schlüssel", "key"),
+        ("http://x", "secret\nwords", "key"),
+        ("http://x", "secret\0", "key"),
+    ],
+)
+def test_settings_that_cannot_work_are_named(url: str, key: str, field: str) -> None:
+    with pytest.raises(InvalidInput) as refused:
         Client(url, key)
+    assert refused.value.field == field
+    assert "secret" not in str(refused.value)
+
+
+def test_a_line_end_is_no_part_of_a_key(url: str, key: str) -> None:
+    with Client(url, f"{key}\n") as client:
+        assert client.jobs() == []
 
 
 def test_the_key_of_up_is_found_in_the_data_directory(
