@@ -98,6 +98,11 @@ def _address(text: str) -> httpx.URL:
     url = httpx.URL(text)
     if url.port is not None and not 0 < url.port < 65536:
         raise httpx.InvalidURL(f"there is no port {url.port}")
+    try:
+        # As it is read and looked up later: of what cannot be, that would be no error of httpx.
+        url.host.encode("idna")
+    except UnicodeError:
+        raise httpx.InvalidURL(f"{url.raw_host.decode()!r} is not the name of a host") from None
     return url
 
 

@@ -134,6 +134,9 @@ def test_no_service_says_where_it_was_looked_for(nobody: str) -> None:
     ("url", "key", "field"),
     [
         ("http://[::1", "k", "url"),
+        (f"http://{'a' * 64}.example", "k", "url"),
+        ("http://a..b", "k", "url"),
+        ("http://xn--a", "k", "url"),
         ("http://x", "schlüssel", "key"),
         ("http://x", "secret\nwords", "key"),
         ("http://x", "secret\0", "key"),
