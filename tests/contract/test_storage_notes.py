@@ -111,8 +111,11 @@ def test_an_owner_saves_so_many_searches(storage: Storage) -> None:
     for number in range(MAX_FILTERS):
         storage.save_filter("ada", f"f{number}", "bert")
     storage.save_filter("ada", "f0", "conv")
-    with pytest.raises(InvalidInput):
+    with pytest.raises(InvalidInput, match="name"):
         storage.save_filter("ada", "one more", "bert")
+    with pytest.raises(InvalidInput) as refused:
+        storage.save_filter("ada", "f0", "a " * 21)
+    assert refused.value.field == "query"
 
 
 def test_workloads_are_found_by_key_label_and_program(storage: Storage) -> None:

@@ -55,7 +55,11 @@ class Notes(Part):
 
     def save_filter(self, owner: str, name: str, query: str, actor: str = "") -> SavedFilter:
         """Keep a search under a name, in place of the one of that name. Raises InvalidInput."""
-        parse_filter(query)
+        try:
+            parse_filter(query)
+        except InvalidInput as error:
+            # By the name that it has here.
+            raise InvalidInput("query", error.problem, error.remedy) from None
         mine = saved_filters.c.owner == owner
         with self._database.write() as connection:
             others = select(func.count()).select_from(saved_filters).where(mine, saved_filters.c.name != name)
