@@ -106,7 +106,7 @@ def scratch(directory: Path) -> Iterator[Path]:
 
 def ensure_key(storage: OperatorStorage, path: Path) -> None:
     """Write a valid key to ``path``, readable by its owner alone, unless it holds one."""
-    if path.exists() and storage.find_key(path.read_text().strip()) is not None:
+    if path.exists() and storage.find_key(path.read_text(errors="replace").strip()) is not None:
         path.chmod(0o600)
         return
     from tuner.storage import NewKey, Scope  # noqa: PLC0415  (keeps --help fast)

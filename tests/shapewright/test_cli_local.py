@@ -247,7 +247,7 @@ def test_the_key_that_up_leaves_is_for_its_owner_alone(data_dir: Path) -> None:
     upgrade(url)
     storage = open_storage(url)
     path = data_dir / "client.key"
-    path.write_text("a key of another database")
+    path.write_bytes(b"a key of another database, and no text: \xff")
     path.chmod(0o644)
     ensure_key(storage, path)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
