@@ -37,6 +37,7 @@ from shapewright.cli.output import CommandFailed, ExitCode, StdoutClosed, drop_s
 from tuner import __version__, without_torch
 
 DEBUG = "SHAPEWRIGHT_DEBUG"
+PRINTED_BY_CLICK = frozenset({"-h", "--help", "--version"})
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -100,6 +101,12 @@ def run(arguments: Sequence[str]) -> int:
     except (click.Abort, KeyboardInterrupt):
         return _failed(CommandFailed(ExitCode.INTERRUPTED, "interrupted"), arguments)
     except StdoutClosed:
+        drop_stdout()
+        return ExitCode.DONE
+    except SystemExit:
+        # What click makes of a broken pipe; what it prints itself is help and the version.
+        if not PRINTED_BY_CLICK.intersection(arguments):
+            raise
         drop_stdout()
         return ExitCode.DONE
     except Exception as error:  # the outermost boundary
