@@ -74,7 +74,8 @@ def make_chains(module: fx.GraphModule, constants: Collection[str], frozen: int 
     made = 0
     for found in _found(module.graph):
         if len(found.calls) >= SHORTEST:
-            _replace(module.graph, found, constants, frozen)
+            # Those whose constants are looked at by each call may be one chain, whatever model they are in.
+            _replace(module.graph, found, constants, (frozen, made if frozen else 0))
             made += 1
     if made:
         module.graph.lint()
@@ -134,7 +135,8 @@ def _viewed(node: fx.Node, of: _Seen | None) -> _Seen | None:
     return None
 
 
-def _replace(graph: fx.Graph, found: _Found, constants: Collection[str], frozen: int) -> None:
+def _replace(graph: fx.Graph, found: _Found, constants: Collection[str], frozen: tuple[int, int]) -> None:
+    """``frozen``: the program's number and which of its chains this one is."""
     calls = set(found.calls)
     outside = {
         seen.call for node, seen in found.inside.items() for user in node.users
@@ -164,7 +166,7 @@ def _replace(graph: fx.Graph, found: _Found, constants: Collection[str], frozen:
                 inputs.append(tensors.setdefault(each, len(tensors)))
         steps.append(Step(node.args[2], tuple(inputs), sized(node.args[1])))
     kept = tuple(number for node, number in tensors.items() if node.name in constants)
-    plan = ChainPlan(tuple(steps), tuple(numbers[node] for node in outputs), kept, frozen)
+    plan = ChainPlan(tuple(steps), tuple(numbers[node] for node in outputs), kept, *frozen)
     last = found.calls[-1]
     with graph.inserting_before(last):
         new = graph.call_function(chain, (list(tensors), list(sizes), plan.text()))

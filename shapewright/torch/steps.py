@@ -53,6 +53,8 @@ class ChainPlan:
     """The tensors that stay from call to call, unless somebody changes them."""
     frozen: int = 0
     """The number of the program that they belong to, where they are read once; 0 where each call looks at them."""
+    place: int = 0
+    """Which chain of that program it is: two of the same steps have constants of their own."""
 
     def text(self) -> str:
         steps = [
@@ -64,7 +66,7 @@ class ChainPlan:
             for step in self.steps
         ]
         told = {"steps": steps, "outputs": self.outputs, "constants": self.constants, "frozen": self.frozen}
-        return json.dumps(told, separators=(",", ":"))
+        return json.dumps({**told, "place": self.place}, separators=(",", ":"))
 
     @staticmethod
     def read(text: str) -> ChainPlan:
@@ -79,7 +81,8 @@ class ChainPlan:
                 )
                 for plan, inputs, sizes in data["steps"]
             )
-            return ChainPlan(steps, tuple(data["outputs"]), tuple(data["constants"]), int(data["frozen"]))
+            place = int(data.get("place", 0))
+            return ChainPlan(steps, tuple(data["outputs"]), tuple(data["constants"]), int(data["frozen"]), place)
         except (ValueError, KeyError, TypeError, IndexError) as error:
             raise InvalidInput("plan", f"is not one of this version ({error})", "compile the model again") from None
 

@@ -20,6 +20,7 @@ from shapewright.torch.backend import shapewright
 from shapewright.torch.chain import Chain
 from shapewright.torch.memory import MEMORY
 from shapewright.torch.steps import ChainPlan, Made, Step
+from tests.shapewright.libraries import OnDemand
 from tests.shapewright.torch.models import Encoder, call_at_once, close, words
 from tests.shapewright.torch.replacing import Replacing
 from tests.shares import chosen
@@ -96,6 +97,29 @@ def test_a_process_keeps_a_number_of_chains_whatever_it_compiles(
         assert (first in made, second in made, len(made)) == (False, True, 2)
         assert close(fast(x), model(x))
         assert (first in made, len(made)) == (True, 2)
+
+
+def test_equal_chains_of_a_frozen_program_have_weights_of_their_own(built: OnDemand, made: dict[str, Chain]) -> None:
+    def pair() -> nn.Sequential:
+        return nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH))
+
+    class Pairs(nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = pair(), pair()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.second(torch.cumsum(self.first(x), 0))
+
+    model, rows = Pairs().eval(), {0: torch.export.Dim("rows", min=1, max=8)}
+    program = torch.export.export(model, (torch.rand(3, WIDTH),), dynamic_shapes=(rows,))
+    folders = [built.folder(task.workload) for task in sw.extract(program)]
+    fast = sw.torch.compile_exported(program, folders, strict=True, freeze=True)
+    with torch.no_grad():
+        for count in (3, 5, 3):
+            x = torch.rand(count, WIDTH)
+            assert close(fast(x), model(x))
+    assert lengths(made) == [2, 2]
 
 
 def test_values_that_others_read_are_outputs(replacing: Replacing, made: dict[str, Chain]) -> None:
