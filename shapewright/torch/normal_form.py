@@ -138,7 +138,7 @@ def _normal_form() -> dict[Any, Callable[..., Any]]:
 
 
 def _constants(graph: fx.Graph) -> frozenset[str]:
-    """The inputs that stay from call to call: parameters and buffers that the graph does not write to."""
+    """The inputs that stay from call to call: parameters and buffers that nothing writes to, in the graph or behind."""
     context = TracingContext.try_get()
     metadata = context.fw_metadata if context is not None else None
     kept = set(metadata.static_input_indices or ()) if metadata is not None else set()
@@ -146,6 +146,8 @@ def _constants(graph: fx.Graph) -> frozenset[str]:
     kept |= set(range(sum(map(_count, context.params_flat or ())) if context is not None else 0))
     inputs = _inputs(graph)
     written = {each for node in graph.nodes if _is_mutable(node) for each in node.all_input_nodes}
+    known = zip(inputs, metadata.input_info, strict=False) if metadata is not None else ()
+    written |= {node for node, info in known if info.mutates_data}
     return frozenset(node.name for place, node in enumerate(inputs) if place in kept and node not in written)
 
 

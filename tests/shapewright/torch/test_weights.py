@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import weakref
 from collections.abc import Callable
@@ -14,7 +15,10 @@ from torch import nn
 import shapewright as sw
 from shapewright.torch.packs import CHECK, Packs
 from shapewright.torch.weights import Operand, Weights
+from tests.shapewright.libraries import OnDemand
+from tests.shapewright.torch.models import close
 from tests.shapewright.torch.test_packs import CHANGES
+from tuner.program.job.build import make_workload
 
 Two = tuple[nn.Parameter, nn.Parameter]
 
@@ -145,3 +149,28 @@ def test_whoever_wants_values_checked_has_them_checked(monkeypatch: pytest.Monke
     with pytest.warns(UserWarning, match="was changed"):
         (packed,) = counted.of(*two).kept
     assert torch.equal(packed, two[0] * 2)
+
+
+def test_a_weight_that_a_frozen_program_writes_to_is_read_by_each_call(built: OnDemand) -> None:
+    class Growing(nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = nn.Linear(16, 16)
+            self.register_buffer("weight", torch.eye(16))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            out = nn.functional.linear(self.first(x).relu(), self.weight, self.weight[0])
+            self.weight.mul_(2)
+            return out
+
+    model, x = Growing().eval(), torch.rand(3, 16)
+    own = copy.deepcopy(model)
+    program = torch.export.export(model, (x,))
+    # As if the weight stayed, there is a library, too.
+    workloads = [make_workload("dense", {"m": 3, "n": 16, "k": 16}, epilogue=["bias"])]
+    workloads += [task.workload for task in sw.extract(program)]
+    folders = [built.folder(each) for each in workloads]
+    fast = sw.torch.compile_exported(program, folders, freeze=True, options={"rest": "eager"})
+    with torch.no_grad():
+        for _ in range(3):
+            assert close(fast(x), own(x))
