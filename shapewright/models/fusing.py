@@ -241,12 +241,14 @@ def _normalized(graph: Graph, draft: Draft, node: Node) -> Draft:
         raise CannotLift("its statistics are new at every call")
     names = tuple(None if each is None else each.name for each in constants)
     weight = next((each for each in draft.operands if each.tensor == "weight"), None)
-    biases = [stage for stage in draft.stages if stage.epilogue == "bias"]
-    if weight is None or not weight.constant or weight.fold or len(biases) != len(draft.stages):
+    biases = [stage.reads[0][0] for stage in draft.stages if stage.epilogue == "bias"]
+    if weight is None or not weight.constant or weight.fold or len(biases) != len(draft.stages) or len(biases) > 1:
         raise CannotLift("there is no convolution right before it")
-    old = next((each for each in draft.operands if each.tensor == "bias"), None)
-    if old is not None and old.fold:
-        raise CannotLift("the bias before it is cast")
+    if not _runs_over_channels(graph, draft):
+        raise CannotLift("it runs over another axis than the channels of the convolution before it")
+    old = next((each for each in draft.operands if each.tensor in biases), None)
+    if old is not None and (not old.constant or old.fold or len(graph.shape(old.node)) != 1):
+        raise CannotLift("the bias before it is cast, no vector, or new at every call")
     if any(each is not None and each.dtype != graph[weight.node].dtype for each in constants):
         raise CannotLift("its statistics are of another dtype than the weight before it")
     eps = float(node.attrs["eps"])
@@ -254,16 +256,24 @@ def _normalized(graph: Graph, draft: Draft, node: Node) -> Draft:
     weight = replace(weight, fold=Fold("weight", (weight.node, *names), eps, axis))
     channels = names[2]
     assert channels is not None
-    bias = Operand("bias", channels, ((0,),), True, Fold("bias", (old.node if old else None, *names), eps))
+    fold = Fold("bias", (old.node if old else None, *names), eps)
+    bias = Operand(old.tensor if old else "bias", channels, ((0,),), True, fold)
     draft = draft.with_operand(weight)
     if old is None:
         draft = _with(draft, "add", ("{x}", bias), (draft.axes.index(draft.channel),))
     return replace(draft.with_operand(bias), nodes=(*draft.nodes, node.name))
 
 
+def _runs_over_channels(graph: Graph, draft: Draft) -> bool:
+    """Whether the second axis of the value, views of the output passed through, is that of the output's channels."""
+    shape, group = graph.shape(draft.node), draft.view[draft.axes.index(draft.channel)]
+    is_alone = all(shape[axis] == ONE for axis in group if axis != 1)
+    return is_alone and (1 in group or shape[1] == ONE)
+
+
 def _output_channel(draft: Draft, weight: Operand) -> int:
-    """The axis of the weight as it lies that has the channels of the output."""
+    """The axis of the weight as it lies that has the channels of the output; any where there is one alone."""
     is_transposed = "transpose" in str(draft.op)
     if is_transposed and dict(draft.args).get("groups", 1) != 1:
         raise CannotLift("the channels of a grouped transposed convolution are no axis of its weight")
-    return weight.view[1 if is_transposed else 0][0]
+    return next(iter(weight.view[1 if is_transposed else 0]), 0)

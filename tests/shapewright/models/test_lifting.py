@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -17,7 +18,15 @@ from shapewright.models.aten import decomposed
 from shapewright.models.fx import lift
 from shapewright.models.lifted import Lifting
 from shapewright.torch.normal_form import NothingReplaced, as_it_is
-from tests.shapewright.models.checking import TARGET, check_values, constants_of, exported, labels, lifting_of
+from tests.shapewright.models.checking import (
+    TARGET,
+    Formula,
+    check_values,
+    constants_of,
+    exported,
+    labels,
+    lifting_of,
+)
 from tests.shapewright.models.nets import DecoderBlock, Encoder, Pictures
 from tuner.program.job.task import SearchTask
 from tuner.program.language.shape_vars import ShapeVar
@@ -127,6 +136,48 @@ def test_norms_of_inference_are_folded_into_convolutions() -> None:
     assert not lifting.left
     folds = [operand.fold.kind for op in lifting.ops for operand in op.operands if operand.fold]
     assert Counter(folds) == {"weight": 5, "bias": 5}
+
+
+VECTOR = torch.linspace(-1, 1, 8)
+NORMED: dict[str, tuple[Callable[..., Any], bool]] = {
+    "seen otherwise": (lambda conv, norm, x: norm(conv(x).reshape(-1, 8, 8, 1, 8).squeeze(3)), True),
+    "turned": (lambda conv, norm, x: norm(conv(x).transpose(1, 2)), False),
+    "turned back": (lambda conv, norm, x: norm(conv(x).transpose(1, 2).transpose(1, 2)), True),
+    "behind another vector": (lambda conv, norm, x: norm(conv(x) + norm.added), False),
+    "behind a bias of three axes": (
+        lambda conv, norm, x: norm(functional.conv2d(x, conv.weight) + norm.added), False
+    ),
+    "behind a bias that is new": (
+        lambda conv, norm, x: norm(functional.conv2d(x, conv.weight, x[0, 0, 0] * VECTOR)), False
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NORMED)
+def test_norms_are_folded_where_they_run_over_the_channels_behind_one_bias_at_most(name: str) -> None:
+    function, is_folded = NORMED[name]
+    conv, norm, x = nn.Conv2d(3, 8, 1), normed(8), torch.randn(2, 3, 8, 8)
+    norm.added = nn.Parameter(VECTOR[:, None, None].clone())
+    program = exported(Formula(function, conv, norm), (x,), (({0: BATCH},),))
+    lifting = lifting_of(program)
+    check_values(program, lifting, (x,))
+    assert any(operand.fold for op in lifting.ops for operand in op.operands) is is_folded
+
+
+@pytest.mark.parametrize("layer", [nn.Conv2d(3, 1, 3), nn.Conv2d(1, 1, 3, bias=False), nn.ConvTranspose2d(3, 1, 3)])
+def test_norms_of_one_channel_are_folded(layer: nn.Module) -> None:
+    x = torch.randn(2, layer.in_channels, 8, 8)
+    program = exported(nn.Sequential(layer, normed(1)), (x,), ({0: BATCH},))
+    lifting = lifting_of(program)
+    check_values(program, lifting, (x,))
+    assert not lifting.left
+
+
+def normed(channels: int) -> nn.BatchNorm2d:
+    norm = nn.BatchNorm2d(channels)
+    for least, each in enumerate((norm.weight, norm.bias, norm.running_mean, norm.running_var), 1):
+        each.data = torch.linspace(least, least + 2.0, channels)
+    return norm
 
 
 def test_dims_keep_their_relation_to_the_models() -> None:
