@@ -280,7 +280,9 @@ def _rotary(graph: Graph, root: Node, bound: Bound) -> Made:
     x, cos, sin = (bound[name] for name in ("x", "cos", "sin"))
     if not isinstance(x, str) or not isinstance(cos, str) or not isinstance(sin, str):
         return None
-    joined = next(node for node in _behind(graph, root, 2) if node.op == "cat")
+    # Of what is turned, and of its angles, any may be joined of parts, too.
+    others = {graph.source(each).name for each in (x, cos, sin)}
+    joined = next(node for node in _behind(graph, root, 2) if node.op == "cat" and node.name not in others)
     negated, lower = map(graph.source, joined.inputs)
     upper, shape = graph.source(negated.inputs[0]), graph[x].shape or ()
     size, last = (shape[-1].constant if shape else None), len(shape) - 1

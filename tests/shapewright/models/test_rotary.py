@@ -102,9 +102,26 @@ def test_what_is_the_same_as_a_turn_is_no_turn() -> None:
     assert labels(lifting_at(Turned(whole=True))) == labels(lifting_at(Turned()))
 
 
+def test_halves_that_were_joined_are_turned() -> None:
+    class Joined(nn.Module):  # type: ignore[misc]
+        def forward(self, x: Tensor, y: Tensor, angles: Tensor) -> Tensor:
+            cos, sin = (torch.cat((each, each), -1) for each in (angles.cos(), angles.sin()))
+            heads = torch.cat((x, y), -1)
+            return heads * cos + half_turned(heads) * sin
+
+    example = torch.randn(2, HEADS, 5, SIZE // 2), torch.randn(2, HEADS, 5, SIZE // 2), torch.randn(5, SIZE // 2)
+    program = exported(Joined(), example, None)
+    lifting = lifting_of(program)
+    check_values(program, lifting, example)
+    assert "rotary" in labels(lifting)
+
+
 OTHERS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
     "the halves in their order": lambda x, c, s: x * c + torch.cat((-x[..., :4], x[..., 4:]), -1) * s,
     "the wrong half is negative": lambda x, c, s: x * c + torch.cat((x[..., 4:], -x[..., :4]), -1) * s,
+    "what was turned, the halves in their order": lambda x, c, s: (
+        (y := half_turned(x)) * c + torch.cat((-y[..., :4], y[..., 4:]), -1) * s
+    ),
     "uneven parts": lambda x, c, s: x * c + torch.cat((-x[..., 2:], x[..., :2]), -1) * s,
     "of another value": lambda x, c, s: x * c + torch.cat((-x.exp()[..., 4:], x.exp()[..., :4]), -1) * s,
     "along another axis": lambda x, c, s: x * c + torch.cat((-x[:, 2:], x[:, :2]), 1) * s,
