@@ -125,8 +125,19 @@ def _input(value: Any) -> Input:
         return value
     if _is_node(value):
         number = value.args[-1] if str(value.target) in NUMBERS and not value.meta["val"].shape else None
-        return number if type(number) in (int, float) else str(value.name)
+        return _held(number, value.meta["val"].dtype) if type(number) in (int, float) else str(value.name)
     raise CannotLift(f"the argument {value!r} is no tensor")
+
+
+def _held(number: Any, dtype: Any) -> Any:
+    """A number as a tensor of a dtype of PyTorch's holds it. Programs round to float32 by themselves."""
+    if dtype.is_floating_point and dtype.itemsize >= 4:
+        return number
+    import torch  # noqa: PLC0415 - there is a graph of it
+
+    with torch._subclasses.fake_tensor.unset_fake_temporarily():
+        # A bool is a number here.
+        return +torch.tensor(number).to(dtype).item()
 
 
 def _named(node: Any) -> str:

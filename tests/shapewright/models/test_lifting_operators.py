@@ -313,6 +313,19 @@ def test_what_is_changed_in_place_is_fused_like_what_is_not() -> None:
     assert labels(lifted(given, torch.randn(3, 8), layers=(nn.Linear(8, 8),))) == ["dense + bias"]
 
 
+HELD: dict[str, Callable[[Any], Any]] = {
+    "bfloat16": lambda x: torch.full((), 0.3, dtype=torch.bfloat16),
+    "integer": lambda x: torch.full((), 2.7, dtype=torch.int32),
+    "float16": lambda x: torch.scalar_tensor(0.1, dtype=torch.float16),
+}
+
+
+@pytest.mark.parametrize("name", HELD)
+def test_a_number_is_what_its_dtype_holds(name: str) -> None:
+    found = lifted(lambda layer, x: layer(x) * HELD[name](x), torch.randn(3, 16), layers=(nn.Linear(16, 8),))
+    assert labels(found) == ["dense + bias + mul"]
+
+
 LEFT: dict[str, tuple[Callable[..., Any], tuple[nn.Module, ...], str]] = {
     "strides": (lambda c, x: c(x), (nn.Conv2d(4, 4, 3, stride=(1, 2)),), "stride [1, 2] differs"),
     "training": (lambda x: functional.dropout(x, 0.5, training=True), (), "native_dropout: the operator"),
