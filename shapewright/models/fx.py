@@ -24,6 +24,8 @@ from tuner.program.target import Target
 
 NUMBERS = {"aten.full.default": "fill_value", "aten.scalar_tensor.default": "s"}
 """Operators that make a tensor of one number; those without axes are read as the number."""
+FRESH = "aten.lift_fresh_copy.default"
+"""The copy that each call makes of a tensor that is written out in the model."""
 
 
 def lift(
@@ -85,6 +87,9 @@ def _node(node: Any, nodes: Mapping[str, Node], constants: Collection[str], shap
     if node.op == "get_attr" or node.name in constants:
         return Node(node.name, "constant", (), {}, shape, dtype)
     if node.op == "placeholder":
+        return Node(node.name, "input", (), {}, shape, dtype)
+    if str(node.target) == FRESH and node.args[0].op == "get_attr":
+        # The tensor itself is none that PyTorch traces: its copy is what there is to read.
         return Node(node.name, "input", (), {}, shape, dtype)
     sources = tuple(dict.fromkeys(_nodes_in((node.args, node.kwargs))))
     if str(node.target) == "aten.sym_size.int":

@@ -341,6 +341,13 @@ def test_a_float_that_changes_at_every_call_is_no_new_graph(replacing: Replacing
     assert replacing.report.replaced
 
 
+def test_a_tensor_that_is_written_out_in_a_model(replacing: Replacing) -> None:
+    def function(given: torch.Tensor) -> torch.Tensor:
+        return functional.linear(given, W).relu() * torch.tensor(0.3, dtype=torch.bfloat16)
+
+    replacing.check(function, x())
+
+
 def test_a_value_read_from_a_tensor(replacing: Replacing) -> None:
     def function(given: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
         number = count.item()
