@@ -119,7 +119,7 @@ class _Rewriting:
         missing = sorted(name for dim in op.output_shape for name in dim.variables if name not in self._symbols)
         if missing:
             return f"the size {missing[0]} is not at hand"
-        values = [_value(self._nodes[name]) for name in _inputs(op)]
+        values = [_value(self._nodes[name]) for name in (*_inputs(op), op.output)]
         devices = {value.device if isinstance(value, torch.Tensor) else None for value in values}
         if len(devices) != 1 or (device := devices.pop()) is None or device.type != self._device:
             return f"it does not run on {'one GPU' if self._device == CUDA else 'the CPU'}"

@@ -311,6 +311,12 @@ def test_outputs_lie_as_those_of_eager(name: str, rest: str, replacing: Replacin
     replacing.check(function, x(*shape), rest=rest)
 
 
+def test_what_another_device_computes_is_left(replacing: Replacing) -> None:
+    fast = replacing.compiled(lambda given: (given.to("meta") * 2).tanh())
+    with torch.no_grad():
+        assert fast(x()).is_meta
+
+
 def test_what_may_be_empty_lies_as_in_eager(replacing: Replacing) -> None:
     """PyTorch's strides of what an operator makes are those of one row where there is none."""
 
