@@ -77,4 +77,7 @@ def _added(x: torch.Tensor, y: torch.Tensor, *, alpha: Any = 1) -> torch.Tensor:
 
 
 def _subtracted_from(x: torch.Tensor, number: Any, alpha: Any = 1) -> torch.Tensor:
-    return -x + number if _changes(number) and alpha == 1 else NotImplemented
+    if not _changes(number) or alpha != 1 or x.dtype is torch.bool:
+        return NotImplemented
+    # Before its sign changes: bytes without sign have none.
+    return -x.to(torch.result_type(x, 1.0)) + number

@@ -59,6 +59,7 @@ PROMOTED: dict[str, Callable[[torch.Tensor, Any], torch.Tensor]] = {
     "float and half": lambda x, number: torch.add(dense(x), HALF, alpha=1000 * number),
     "float and bfloat16": lambda x, number: torch.add(dense(x), HALF.bfloat16(), alpha=number),
     "double and whole": lambda x, number: torch.add(dense(x).double(), WHOLE, alpha=number),
+    "bytes from a number": lambda x, number: dense(x) + (number - WHOLE.byte()),
     "halves": lambda x, number: torch.add(dense(x).half(), HALF, alpha=number),
     "whole and float": lambda x, number: torch.add(WHOLE, dense(x), alpha=number),
     "half from a number": lambda x, number: number - dense(x).half(),
