@@ -43,6 +43,8 @@ class TunedLinear(Tuned, nn.Linear):  # type: ignore[misc]
 class TunedLayerNorm(Tuned, nn.LayerNorm):  # type: ignore[misc]
     """Part ``layer_norm``."""
 
+    SETTINGS = ("normalized_shape", "eps")
+
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         plan = self.plan("layer_norm", input, self.weight, self.bias)
         if plan is None:
@@ -53,6 +55,8 @@ class TunedLayerNorm(Tuned, nn.LayerNorm):  # type: ignore[misc]
 
 class TunedRMSNorm(Tuned, nn.RMSNorm):  # type: ignore[misc]
     """Part ``rms_norm``."""
+
+    SETTINGS = ("normalized_shape", "eps")
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         plan = self.plan("rms_norm", x, self.weight)
@@ -73,6 +77,8 @@ class TunedSoftmax(Tuned, nn.Softmax):  # type: ignore[misc]
 
 class TunedConv2d(Tuned, nn.Conv2d):  # type: ignore[misc]
     """Part ``conv2d``: of zeros around the image, and the same stride, padding and dilation along both axes."""
+
+    SETTINGS = ("stride", "padding", "dilation", "groups", "padding_mode")
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         plan = self.plan("conv2d", input, self.weight, self.bias)
@@ -95,6 +101,8 @@ class TunedConv2d(Tuned, nn.Conv2d):  # type: ignore[misc]
 class TunedMultiheadAttention(Tuned, nn.MultiheadAttention):  # type: ignore[misc]
     """Self-attention without masks. Parts ``in_proj``, ``attention``, ``out_proj``, each with PyTorch's own in its
     place where it has no library."""
+
+    SETTINGS = ("num_heads", "head_dim")
 
     def forward(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,

@@ -166,7 +166,7 @@ def _become(module: nn.Module, kind: type[nn.Module], bound: dict[str, Bound], r
     # torch.fx leaves modules of this place whole, as it does those that they replace.
     module.__dict__["__module__"] = type(module).__module__
     module.__class__ = kind
-    module.bound = bound
+    module.bound, module.fixed = bound, module.settings()
     module.tuned_for = device_of(finder.target)
     module.shapewright_report = report
 

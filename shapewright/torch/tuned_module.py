@@ -35,6 +35,7 @@ AUTOCAST = "autocast is active, which chooses dtypes by PyTorch's operators: PyT
 TRACED = "torch.jit traces the model, and traces have PyTorch's own operators"
 OVERRIDDEN = "a mode of torch.overrides is active, which PyTorch's own operators have to see: they ran"
 LAYOUT = "a tensor lies in memory in an order that PyTorch's own keeps, and tuned kernels do not: PyTorch's own ran"
+CHANGED = "a setting of a module, such as its eps, is another one than when it was optimized: PyTorch's own ran"
 SUBCLASS = "a tensor is nested, sparse, elsewhere, or of a class of its own: PyTorch's own ran"
 
 
@@ -83,9 +84,11 @@ def _axes(tensor: Tensor) -> View:
 
 class Tuned:
     """What tuned modules share. ``bound``: by what it is for, the library; ``tuned_for``: the kind of device that
-    libraries compute on; ``report``: that of the whole model."""
+    libraries compute on; ``report``: that of the whole model; ``fixed``: its ``SETTINGS``, as libraries have them."""
 
+    SETTINGS: tuple[str, ...] = ()
     bound: dict[str, Bound]
+    fixed: tuple[Any, ...] = ()
     tuned_for: str = CPU
     shapewright_report: Report
     training: bool
@@ -108,9 +111,15 @@ class Tuned:
         bound = self.bound.get(part)
         if bound is None or any(tensor is not None and tensor.dtype is not bound.dtype for tensor in tensors):
             return None
+        if self.settings() != self.fixed:
+            self.say(CHANGED)
+            return None
         if bound.inputs > sum(tensor is not None for tensor in tensors) or self.must_be_pytorchs(*tensors):
             return None
         return bound.plans.get(tensors[0].dim())  # type: ignore[union-attr]
+
+    def settings(self) -> tuple[Any, ...]:
+        return tuple([getattr(self, name) for name in self.SETTINGS])
 
     def must_be_pytorchs(self, *tensors: torch.Tensor | None) -> bool:
         """Whether only PyTorch's own gives the right result for these tensors here. Says why."""
@@ -167,7 +176,7 @@ def restored(module: nn.Module) -> nn.Module:
     return module
 
 
-ADDED = ("__module__", "__prepare_scriptable__", "bound", "shapewright_report", "tuned_for")
+ADDED = ("__module__", "__prepare_scriptable__", "bound", "fixed", "shapewright_report", "tuned_for")
 """What ``optimize`` puts in a module."""
 
 

@@ -115,6 +115,18 @@ def test_a_convolution_takes_images_of_every_size(tmp_path: Path) -> None:
         for size in ((1, 3, 5, 5), (2, 3, 8, 3)):
             x = torch.randn(size)
             assert close(tuned(x), model(x))
+        for each in (model, tuned):
+            each.stride, each.padding, each.dilation = (1, 1), (2, 2), (2, 2)
+        with pytest.warns(UserWarning, match="another one than when it was optimized"):
+            assert close(tuned(x), model(x))
+
+
+def test_a_norm_whose_eps_is_changed_is_pytorchs_own(libraries: Path) -> None:
+    model, x = nn.LayerNorm(WIDTH).eval(), torch.randn(5, WIDTH)
+    tuned = sw.torch.optimize(model, libraries)
+    model.eps = tuned.eps = 0.5
+    with torch.no_grad(), pytest.warns(UserWarning, match="another one than when it was optimized"):
+        assert close(tuned(x), model(x))
 
 
 def test_libraries_for_as_many_threads_as_pytorch_has_are_taken(tmp_path: Path) -> None:
