@@ -117,9 +117,10 @@ def _inputs(module: torch.fx.GraphModule) -> list[Given]:
 
 
 def _written(module: torch.fx.GraphModule) -> set[int]:
-    """The storages that operators of the graph write to."""
+    """The storages that operators of the graph write to, or of a graph inside of it, as that of a ``no_grad`` block."""
     found = set()
-    for node in module.graph.nodes:
+    graphs = [each.graph for each in module.modules() if isinstance(each, torch.fx.GraphModule)]
+    for node in (node for graph in graphs for node in graph.nodes):
         schema = getattr(node.target, "_schema", None)
         for place, argument in enumerate(schema.arguments if schema else ()):
             if argument.alias_info is not None and argument.alias_info.is_write:

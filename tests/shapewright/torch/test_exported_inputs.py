@@ -1,0 +1,50 @@
+"""What programs of torch.export are called with: constants that are theirs, and inputs that they write to."""
+
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import shapewright as sw
+from tests.shapewright.torch.replacing import same
+from tuner.errors import InvalidInput
+
+
+class Kind(Enum):
+    ONE, TWO = 1, 2
+
+
+class Scaled(nn.Module):  # type: ignore[misc]
+    """A constant that the program is exported with."""
+
+    def forward(self, x: torch.Tensor, kind: Any) -> torch.Tensor:
+        return x * 2 if kind is Kind.ONE else x / kind if isinstance(kind, float) else x * 3
+
+
+class Counted(nn.Module):  # type: ignore[misc]
+    """Writes to its first input, where nothing records gradients perhaps."""
+
+    def __init__(self, *, is_inside: bool = False) -> None:
+        super().__init__()
+        self.is_inside = is_inside
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        with torch.set_grad_enabled(not self.is_inside):
+            x.add_(1)
+        return x + y
+
+
+def compiled(model: nn.Module, *inputs: Any, libraries: Path) -> Any:
+    program = torch.export.export(model, inputs)
+    return sw.torch.compile_exported(program, libraries, options={"rest": "eager"})
+
+
+def test_what_is_written_to_without_gradients_has_no_gaps(encoder_libraries: Path) -> None:
+    fast = compiled(Counted(is_inside=True), torch.rand(4, 4), torch.rand(4, 4), libraries=encoder_libraries)
+    with pytest.raises(InvalidInput, match="x: has gaps, and the program writes to it"):
+        fast(torch.rand(4, 4).T, torch.rand(4, 4))
