@@ -55,6 +55,7 @@ class Inputs:
         self._is_flat = tree_structure(((0,) * len(given), {})) == self._structure
         self._kept = [place for place, each in enumerate(given) if each.is_passed]
         self._are_all_passed = len(self._kept) == len(given)
+        self._written = [place for place, each in enumerate(given) if each.is_written]
         self._known: dict[tuple[Any, ...], tuple[int, ...]] = {}
 
     def of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
@@ -67,6 +68,8 @@ class Inputs:
             copied = tuple(self._checked(flat))
             if len(self._known) < MOST_KNOWN:
                 self._known[kind] = copied
+        if self._written:
+            self._check_memory(flat)
         for place in copied:
             flat[place] = flat[place].contiguous()
         return flat if self._are_all_passed else [flat[place] for place in self._kept]
@@ -114,6 +117,14 @@ class Inputs:
             raise InvalidInput(given.name, f"has {value.dim()} dims", f"{known.dim()}: {tuple(known.shape)}")
         for axis, (size, its) in enumerate(zip(known.shape, value.shape, strict=True)):
             self._check_size(f"{given.name}.shape[{axis}]", size, its, sizes)
+
+    def _check_memory(self, flat: Sequence[Any]) -> None:
+        """What the program writes to one input nobody reads from another: it was traced so."""
+        for place in self._written:
+            for other, value in enumerate(flat):
+                if other != place and isinstance(value, torch.Tensor) and _overlap(flat[place], value):
+                    problem = f"shares memory with {self._given[other].name}, and the program writes to it"
+                    raise InvalidInput(self._given[place].name, problem, ".clone()")
 
     def _check_size(self, name: str, size: int | torch.SymInt, value: int, sizes: dict[sympy.Symbol, int]) -> None:
         expected = self._expression(size).xreplace(_integers(sizes))
@@ -171,3 +182,18 @@ def _remedy(allowed: Any, expression: sympy.Expr) -> str:
     most = "" if allowed.upper > sys.maxsize else f" to {allowed.upper}"
     symbols = ", ".join(map(str, expression.free_symbols))
     return f"{expression} with {symbols} from {allowed.lower}{most}, or {EXPORT_AGAIN}"
+
+
+def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors lie in the same memory, gaps between their elements included."""
+    if other.layout is not torch.strided or one.untyped_storage()._cdata != other.untyped_storage()._cdata:
+        return False
+    (first, end), (begin, last) = map(_extent, (one, other))
+    return first < last and begin < end
+
+
+def _extent(tensor: torch.Tensor) -> tuple[int, int]:
+    """The first byte of a tensor, and the one behind its last."""
+    elements = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    first = tensor.data_ptr()
+    return first, first + (elements * tensor.itemsize if tensor.numel() else 0)

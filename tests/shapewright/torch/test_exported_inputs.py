@@ -44,6 +44,17 @@ def compiled(model: nn.Module, *inputs: Any, libraries: Path) -> Any:
     return sw.torch.compile_exported(program, libraries, options={"rest": "eager"})
 
 
+def test_what_is_written_to_shares_memory_with_no_other_input(encoder_libraries: Path) -> None:
+    fast = compiled(Counted(), torch.rand(4, 3), torch.rand(4, 3), libraries=encoder_libraries)
+    rows, own = torch.rand(9, 3), Counted()
+    for x, y in ((rows[:4], rows[:4]), (rows[:4], rows[3:7])):
+        with pytest.raises(InvalidInput, match="x: shares memory with y"):
+            fast(x, y)
+    again = rows.clone()
+    same(fast(rows[:4], rows[4:8]), own(again[:4], again[4:8]))
+    same(rows, again)
+
+
 def test_what_is_written_to_without_gradients_has_no_gaps(encoder_libraries: Path) -> None:
     fast = compiled(Counted(is_inside=True), torch.rand(4, 4), torch.rand(4, 4), libraries=encoder_libraries)
     with pytest.raises(InvalidInput, match="x: has gaps, and the program writes to it"):
