@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 import sympy
@@ -20,7 +21,7 @@ from tuner.errors import InvalidInput
 
 MOST_KNOWN = 4096
 """Kinds of inputs that are remembered: a kind for each combination of sizes."""
-SCALARS = (bool, int, float, complex, str, type(None), torch.dtype, torch.device)
+SCALARS = (bool, int, float, complex, str, type(None), Enum, torch.dtype, torch.device)
 TRACED_FROM = 2
 """The least size that PyTorch traces programs for."""
 EXPORT_AGAIN = "export the program with a dynamic dim that holds it"
@@ -98,7 +99,7 @@ class Inputs:
                 if isinstance(value, bool) or not isinstance(value, int):
                     raise InvalidInput(given.name, f"{value!r} is no size", "an int")
                 self._check_size(given.name, given.value, value, sizes)
-            elif type(value) is not type(given.value) or value != given.value:
+            elif type(value) is not type(given.value) or _of_scalar(value) != _of_scalar(given.value):
                 raise InvalidInput(
                     given.name, f"is {value!r}", f"{given.value!r}, as exported, or export the program again"
                 )
@@ -163,7 +164,13 @@ class Inputs:
 def _kind_of(value: Any) -> tuple[Any, ...]:
     if isinstance(value, torch.Tensor) and value.layout is torch.strided:
         return type(value), value.shape, value.stride(), value.dtype, value.device
-    return type(value), value if isinstance(value, SCALARS) else None
+    # What else there may be is the program's own, which it keeps.
+    return type(value), _of_scalar(value) if isinstance(value, SCALARS) else id(value)
+
+
+def _of_scalar(value: Any) -> Any:
+    """What tells a scalar from others: 0.0 from -0.0, and NaN from none but other numbers."""
+    return repr(value) if isinstance(value, float) else value
 
 
 def _integers(sizes: Mapping[sympy.Symbol, int]) -> dict[sympy.Symbol, sympy.Integer]:

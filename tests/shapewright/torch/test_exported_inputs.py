@@ -44,6 +44,18 @@ def compiled(model: nn.Module, *inputs: Any, libraries: Path) -> Any:
     return sw.torch.compile_exported(program, libraries, options={"rest": "eager"})
 
 
+@pytest.mark.parametrize(
+    ("given", "other"), [(Kind.ONE, Kind.TWO), (0.0, -0.0), (float("nan"), 1.0)], ids=["enum", "zero", "nan"]
+)
+def test_constants_are_those_of_the_export(given: Any, other: Any, encoder_libraries: Path) -> None:
+    x = torch.rand(4)
+    fast = compiled(Scaled(), x, given, libraries=encoder_libraries)
+    for _ in range(2):
+        same(fast(x, given), Scaled()(x, given))
+        with pytest.raises(InvalidInput, match="kind"):
+            fast(x, other)
+
+
 def test_what_is_written_to_shares_memory_with_no_other_input(encoder_libraries: Path) -> None:
     fast = compiled(Counted(), torch.rand(4, 3), torch.rand(4, 3), libraries=encoder_libraries)
     rows, own = torch.rand(9, 3), Counted()
