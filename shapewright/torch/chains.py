@@ -44,6 +44,10 @@ class _Found:
     inside: dict[fx.Node, _Seen] = field(default_factory=dict)
     behind: set[fx.Node] = field(default_factory=set)
 
+    def is_drawn_behind(self, node: fx.Node) -> bool:
+        """Whether a node draws random numbers behind another one that does: they keep their order."""
+        return _is_random(node) and any(map(_is_random, self.behind))
+
     def takes(self, node: fx.Node) -> bool:
         """Whether a call can be the next one."""
         if any(each in self.behind for each in node.all_input_nodes):
@@ -57,6 +61,10 @@ class _Found:
                 if each in self.inside and not (in_order and _has_all(axes, self.inside[each].sizes)):
                     return False
         return True
+
+
+def _is_random(node: fx.Node) -> bool:
+    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
 
 
 def _has_all(axes: Sequence[int], sizes: Sequence[Any]) -> bool:
@@ -92,7 +100,7 @@ def _found(graph: fx.Graph) -> list[_Found]:
                 all_found.append(now := _Found())
             now.calls.append(node)
             now.inside[node] = _Seen(node, node.args[1])
-        elif any(each in now.behind for each in node.all_input_nodes):
+        elif any(each in now.behind for each in node.all_input_nodes) or now.is_drawn_behind(node):
             now.behind.add(node)
         elif any(each in now.inside for each in node.all_input_nodes):
             seen = _viewed(node, now.inside.get(node.args[0]))

@@ -22,7 +22,7 @@ from shapewright.torch.memory import MEMORY
 from shapewright.torch.steps import ChainPlan, Made, Step
 from tests.shapewright.libraries import OnDemand
 from tests.shapewright.torch.models import Encoder, call_at_once, close, words
-from tests.shapewright.torch.replacing import Replacing
+from tests.shapewright.torch.replacing import Replacing, same
 from tests.shares import chosen
 from tuner.errors import InvalidInput, ShapewrightError
 
@@ -120,6 +120,22 @@ def test_equal_chains_of_a_frozen_program_have_weights_of_their_own(built: OnDem
             x = torch.rand(count, WIDTH)
             assert close(fast(x), model(x))
     assert lengths(made) == [2, 2]
+
+
+def test_random_numbers_are_drawn_in_their_order(replacing: Replacing) -> None:
+    model, x = Rows().eval(), torch.rand(6, WIDTH)
+
+    def function(x: torch.Tensor) -> Any:
+        kept = torch.bernoulli(torch.sigmoid(model.second(model.first(x))))
+        return kept, model.second(model.first(torch.rand_like(x)))
+
+    fast, results = replacing.compiled(function), []
+    with torch.no_grad():
+        for each in (fast, function):
+            torch.manual_seed(0)
+            results.append(each(x))
+    same(*results)
+    assert len(replacing.report.replaced) == 4
 
 
 def test_values_that_others_read_are_outputs(replacing: Replacing, made: dict[str, Chain]) -> None:
