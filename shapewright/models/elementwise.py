@@ -53,8 +53,12 @@ def text_of(op: str, inputs: Sequence[str | float], attrs: Mapping[str, Any], dt
 
 
 def shortest(value: float) -> float:
-    """The number of the fewest digits that is the same in float32; one that float32 does not have as it is."""
-    return float(str(np.float32(value))) if abs(value) <= MAX_FLOAT32 else value
+    """The number of the fewest digits that is the same in float32, infinity for one beyond it."""
+    with np.errstate(over="ignore"):
+        single = np.float32(value)
+    number = float(str(single))
+    # The fewest digits of the largest one are more than it is.
+    return number if abs(number) <= MAX_FLOAT32 else float(single)
 
 
 def literal(value: float, dtype: str) -> str:

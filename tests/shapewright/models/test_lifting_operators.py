@@ -12,6 +12,7 @@ from torch.export import Dim
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from shapewright.models.elementwise import literal
 from tests.shapewright.models.checking import (
     Formula,
     check_values,
@@ -311,6 +312,13 @@ def test_what_is_changed_in_place_is_fused_like_what_is_not() -> None:
 
     assert labels(lifted(own, torch.randn(3, 8), layers=(nn.Linear(8, 8),))) == ["dense + bias + add + relu"]
     assert labels(lifted(given, torch.randn(3, 8), layers=(nn.Linear(8, 8),))) == ["dense + bias"]
+
+
+def test_numbers_that_float32_hardly_has() -> None:
+    least = torch.finfo(torch.float32).min
+    assert literal(least, "bfloat16") == f"({least!r})"
+    assert [literal(sign * 1e300, "float32") for sign in (1, -1)] == ["inf", "(-inf)"]
+    assert literal(1e300, "float64") == "1e+300"
 
 
 HELD: dict[str, Callable[[Any], Any]] = {

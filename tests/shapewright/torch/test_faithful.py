@@ -354,6 +354,13 @@ def test_a_tensor_that_is_written_out_in_a_model(replacing: Replacing) -> None:
     replacing.check(function, x())
 
 
+def test_a_mask_by_the_least_number(replacing: Replacing) -> None:
+    least = torch.finfo(torch.float32).min
+    replacing.check(
+        lambda given: torch.softmax(functional.linear(given, W) + (given[:, :1] > 0).float() * least, -1), x()
+    )
+
+
 def test_a_value_read_from_a_tensor(replacing: Replacing) -> None:
     def function(given: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
         number = count.item()
