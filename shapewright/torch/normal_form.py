@@ -15,7 +15,6 @@ from torch import fx
 from torch._guards import TracingContext, detect_fake_mode, tracing
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, make_fx
 from torch.fx.experimental.symbolic_shapes import optimization_hint, statically_known_true, sym_or
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from shapewright.models.aten import fused
 from shapewright.models.fast_paths import spelled_out
@@ -141,22 +140,16 @@ def _constants(graph: fx.Graph) -> frozenset[str]:
     """The inputs that stay from call to call: parameters and buffers that nothing writes to, in the graph or behind."""
     context = TracingContext.try_get()
     metadata = context.fw_metadata if context is not None else None
-    kept = set(metadata.static_input_indices or ()) if metadata is not None else set()
-    # Those of the module itself come first; TorchDynamo's graphs have none.
-    kept |= set(range(sum(map(_count, context.params_flat or ())) if context is not None else 0))
     inputs = _inputs(graph)
+    origins = [node.meta.get("desc") for node in inputs]
+    kept = {node for node, of in zip(inputs, origins, strict=True) if of and (of.is_param() or of.is_buffer())}
+    # TorchDynamo tells their places, which are others where AOTAutograd has put views of one tensor together.
+    if metadata is not None and not any(hasattr(of, "base_of") for of in origins):
+        kept |= {node for place, node in enumerate(inputs) if place in (metadata.static_input_indices or ())}
     written = {each for node in graph.nodes if _is_mutable(node) for each in node.all_input_nodes}
     known = zip(inputs, metadata.input_info, strict=False) if metadata is not None else ()
     written |= {node for node, info in known if info.mutates_data}
-    return frozenset(node.name for place, node in enumerate(inputs) if place in kept and node not in written)
-
-
-def _count(tensor: torch.Tensor) -> int:
-    """How many inputs a tensor is: one of a class that wraps others, as quantised weights do, is all of these."""
-    if not is_traceable_wrapper_subclass(tensor):
-        return 1
-    names, _ = tensor.__tensor_flatten__()
-    return sum(_count(getattr(tensor, name)) for name in names)
+    return frozenset(node.name for node in kept - written)
 
 
 def _inputs(graph: fx.Graph) -> list[fx.Node]:

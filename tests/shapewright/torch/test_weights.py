@@ -174,3 +174,29 @@ def test_a_weight_that_a_frozen_program_writes_to_is_read_by_each_call(built: On
     with torch.no_grad():
         for _ in range(3):
             assert close(fast(x), own(x))
+
+
+def test_an_input_of_a_frozen_program_stays_an_input_where_buffers_are_one(built: OnDemand) -> None:
+    class Twice(nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(16, 16), nn.Linear(16, 16)
+            self.register_buffer("count", torch.zeros(16))
+            self.register_buffer("same", self.count)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.count.add_(1)
+            return self.second(self.first(x).relu()).cumsum(0) + self.same
+
+    model = Twice().eval()
+    own = copy.deepcopy(model)
+    epilogues = ["bias"], ["bias", "relu"]
+    kept = [make_workload("dense", {"m": 3, "n": 16, "k": 16}, epilogue=each) for each in epilogues]
+    folders = [built.folder(each) for each in kept]
+    program = torch.export.export(model, (torch.rand(3, 16),))
+    fast = sw.torch.compile_exported(program, folders, freeze=True, options={"rest": "eager"})
+    assert len(fast.shapewright_report.replaced) == 2
+    with torch.no_grad():
+        for _ in range(3):
+            x = torch.rand(3, 16)
+            assert close(fast(x), own(x))
