@@ -207,7 +207,8 @@ class ColumnCopy(PanelSource):
         most = tirx.max(count, i64(1))
         with I.serial(i64(0), count) as group:
             ends = group, group + i64(1)
-            first, last = (bound_unless_known(panels[0] + tirx.truncdiv(total * end, most)) for end in ends)
+            # Named and not in slots: TVM forgets to put the value of a slot that it drops into addresses.
+            first, last = (I.Bind(panels[0] + tirx.truncdiv(total * end, most)) for end in ends)
             self._fill((first, last))
             use((first, last))
 

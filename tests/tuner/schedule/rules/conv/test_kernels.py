@@ -187,6 +187,14 @@ def test_panels_read_in_a_copy_of_the_image_are_right(name: str, threads: int) -
     assert [problem for kernel in kernels for problem in built_problems(task, kernel, shapes)] == []
 
 
+def test_the_output_of_one_image_is_prefetched_beside_a_copy() -> None:
+    task = task_of(conv(b=1, c=5, h=14, w=14, o=9, r=3, s=3, pad=1))
+    kernel = in_copy(task, 0, 0)
+    assert kernel is not None
+    kernel = RULE.space(task).kernel({**dict(kernel.values), "fetch": 1})
+    assert built_problems(task, kernel, [task.workload.dims({})]) == []
+
+
 SIZES = {"h": (5, 12), "w": (5, 40)}
 
 
