@@ -18,6 +18,7 @@ from tuner.schedule.loops.estimates import Floats
 from tuner.schedule.product import axes, estimate
 from tuner.schedule.product.atom import allowed
 from tuner.schedule.product.context import EmitContext, context_of
+from tuner.schedule.product.legal import check
 from tuner.schedule.product.parts import most_partial_bytes, multiply, split_axes
 from tuner.schedule.product.product import Product, can_hold_partial
 from tuner.schedule.rule import Extents, NoMatch, Theory, Tiles, TirRule, matched
@@ -67,7 +68,7 @@ class ProductRule(TirRule, Generic[Found]):
             self.name,
             self.version,
             every,
-            check=lambda kernel: axes.check(kernel, product, atoms, task.threads, hardware),
+            check=lambda kernel: check(kernel, product, atoms, task.threads, hardware),
             canonicalise=lambda values: axes.canonicalised(values, product, atoms),
         )
 

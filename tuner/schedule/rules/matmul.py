@@ -46,6 +46,7 @@ from tuner.schedule.product import axes as engine
 from tuner.schedule.product.atom import Atom
 from tuner.schedule.product.atoms import best_of_vectors
 from tuner.schedule.product.axes import AT_ONCE, BY_BLOCK, IN_PLACE
+from tuner.schedule.product.legal import check, check_turns
 from tuner.schedule.product.match.plain import Matrices, match
 from tuner.schedule.product.parts import split_axes
 from tuner.schedule.product.product import DTYPE, can_hold_partial
@@ -88,8 +89,8 @@ class Matmul(ProductRule[Matrices]):
         )
 
         def checked(kernel: MicroKernel) -> None:
-            engine.check(kernel, product, atoms, task.threads, hardware)
-            engine.check_turns(kernel, engine.atom_of(kernel, atoms), hardware)
+            check(kernel, product, atoms, task.threads, hardware)
+            check_turns(kernel, engine.atom_of(kernel, atoms), hardware)
             if dict(kernel.values) != in_words(dict(kernel.values)):
                 text = f"kc={kernel['kc']} rows={kernel['rows']} group={kernel.get('group')}: an output of"
                 raise IllegalKernel(f"{text} {product.result.dtype} needs kc=0, a ragged last word rows=1")

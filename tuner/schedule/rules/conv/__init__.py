@@ -43,7 +43,6 @@ from tuner.schedule.product.axes import (
     atom_axes,
     atom_of,
     canonicalised,
-    check,
     default_values,
     panel_axes,
     parts_of_k,
@@ -52,6 +51,7 @@ from tuner.schedule.product.axes import (
     tile_axes,
     tiles,
 )
+from tuner.schedule.product.legal import check
 from tuner.schedule.product.match.factors import is_contiguous
 from tuner.schedule.product.match.form import Form
 from tuner.schedule.product.match.groups import form_of, forms, forms_of

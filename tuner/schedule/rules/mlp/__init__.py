@@ -48,7 +48,6 @@ from tuner.schedule.product.axes import (
     atom_axes,
     atom_of,
     canonical_panel,
-    check,
     default_tile,
     default_values,
     keeps_totals,
@@ -59,6 +58,7 @@ from tuner.schedule.product.axes import (
     tile_axes,
     tiles,
 )
+from tuner.schedule.product.legal import check
 from tuner.schedule.product.product import can_hold_partial
 from tuner.schedule.rule import Extents, NoMatch, Theory, Tiles, TirRule
 from tuner.schedule.rules.mlp.chain import NAME, VERSION, Chain, chain_of, match

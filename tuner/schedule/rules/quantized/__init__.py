@@ -49,7 +49,6 @@ from tuner.schedule.product.axes import (
     atom_axes,
     atom_of,
     canonicalised,
-    check,
     default_values,
     packed_vectors,
     panel_axes,
@@ -58,6 +57,7 @@ from tuner.schedule.product.axes import (
     tile_axes,
 )
 from tuner.schedule.product.context import EmitContext
+from tuner.schedule.product.legal import check
 from tuner.schedule.product.match.factors import factors_of, multiplied
 from tuner.schedule.product.match.plain import MatrixProduct, matrix_product, need_chain, need_dtypes, need_whole
 from tuner.schedule.product.parts import split_axes

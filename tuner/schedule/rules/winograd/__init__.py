@@ -37,7 +37,8 @@ from tuner.schedule.layout import Layout, filter_layout
 from tuner.schedule.loops.estimates import Floats
 from tuner.schedule.product import estimate
 from tuner.schedule.product.atoms import FMA, only_fma
-from tuner.schedule.product.axes import MAX_BLOCK, check, check_turns, default_tile, tile_axes
+from tuner.schedule.product.axes import MAX_BLOCK, default_tile, tile_axes
+from tuner.schedule.product.legal import check, check_turns
 from tuner.schedule.product.match.form import Form
 from tuner.schedule.product.match.groups import forms
 from tuner.schedule.product.operands.columns import Columns
