@@ -30,6 +30,7 @@ kernels of a library have tiles of one width; or each is one vector wide, for ti
 FEW_ALONG_K = 2
 """The choice of ``edge`` for columns behind whole vectors that are computed along k, if they are few."""
 MAX_FEW = 4
+"""The most columns that count as few."""
 
 ROWS_IN_PLACE, ROWS_PACKED, IN_IMAGE = range(3)
 """Choices of ``rows``: they are read as they lie, packed for each block, or read in a padded copy of an image."""
@@ -38,9 +39,10 @@ HEIGHTS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14)
 MAX_VECTORS = 6
 """In a row of a register tile."""
 CHUNKS = (128, 192, 256, 384, 512, 768)
-"""Steps of k in a chunk. Chunks of a fixed k are whole vectors: none is shorter than any target's."""
+"""Steps of k in a chunk."""
 FOLLOWED_CHUNKS = (16, 32)
-"""... of columns that lie [k, n], of which each step is a stream of memory."""
+"""Further choices for columns that lie [k, n], where each step of a chunk is a stream for the hardware prefetchers.
+Chunks of a fixed k are whole vectors: none may be shorter than a vector of any target."""
 MAX_BLOCK = 256
 TOTAL_BYTES = 4
 MAX_KEPT_BYTES = 16 * 2**20
@@ -94,7 +96,7 @@ def tile_axes(
 ) -> tuple[Axis, ...]:  # fmt: skip
     """The register tile and the loops around it. ``steps`` of k, None where it is dynamic: a chunk that holds all of a
     fixed k is no other than 0. ``atoms``: the instructions to choose from. ``in_place``: columns may be read where they
-    lie, and chunks be as short as a core follows them."""
+    lie, which adds short chunks."""
     units = [atom for atom in (atoms or {}).values() if atom.unit is not None]
     rows = {*HEIGHTS, *(atom.rows * tiles for atom in units for tiles in (1, 2, 3, 4))}
     every = (*(FOLLOWED_CHUNKS if in_place else ()), *CHUNKS)

@@ -53,7 +53,7 @@ class Words:
 
 
 class Sizes:
-    """Of several kernels (rows) on several shapes (columns)."""
+    """The sizes for several kernels (rows) at several shapes (columns)."""
 
     def __init__(self, task: SearchTask, product: Product, kernels: Sequence[MicroKernel], extents: Extents) -> None:
         self.hardware = hardware = task.known_target.hardware

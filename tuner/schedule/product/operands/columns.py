@@ -207,7 +207,7 @@ class ColumnCopy(PanelSource):
         most = tirx.max(count, i64(1))
         with I.serial(i64(0), count) as group:
             ends = group, group + i64(1)
-            # Named and not in slots: TVM forgets to put the value of a slot that it drops into addresses.
+            # Bindings and not stack slots: TVM may remove a slot that the address of a prefetch still reads.
             first, last = (I.Bind(panels[0] + tirx.truncdiv(total * end, most)) for end in ends)
             self._fill((first, last))
             use((first, last))

@@ -40,6 +40,7 @@ from tuner.schedule.product.axes import (
     IN_COPY,
     IN_IMAGE,
     IN_PLACE,
+    MAX_FEW,
     atom_axes,
     atom_of,
     canonicalised,
@@ -64,8 +65,8 @@ from tuner.schedule.rules.conv.emit import layouts_of, write
 from tuner.schedule.space import Axis, MicroKernel, SearchSpace
 
 # Cycles, on one core of a Zen 4 server unless said otherwise.
-BY_VECTOR, BY_ELEMENT = 0.3, 4.0
-"""An element that is gathered in vectors, or alone."""
+BY_VECTOR = 0.3
+"""An element that is gathered in vectors; one alone takes ``estimate.GATHERED``."""
 SCATTERED = 0.5
 """An element of the results that goes through a buffer."""
 STARTS = 1.2
@@ -208,8 +209,8 @@ def _forced(
     atom = atom_of(values, atoms)
     are_few = form.few(hardware.lanes()) and values["rows"] != IN_IMAGE and atom.depth == 1
     if values["edge"] == FEW_ALONG_K and not are_few:
-        text = "with join={join} rows={rows} no few columns of floats are left of whole vectors"
-        yield "edge", 0, f"edge={FEW_ALONG_K}: {text}"
+        text = f"a known number of float32 columns, 1 to {MAX_FEW} of them behind whole vectors, and no copied rows"
+        yield "edge", 0, f"edge={FEW_ALONG_K} with join={{join}} rows={{rows}} needs {text}"
     if not form.can_hold_partial:
         yield "kc", 0, f"kc={{kc}}: an output of {form.out_dtype} needs kc=0, or join=1"
     if form.steps is not None and values["kc"] * atom.group >= form.steps:
@@ -272,7 +273,8 @@ def _moving_cycles(task: SearchTask, form: Form, kernels: Sequence[MicroKernel],
     if form.left.is_gathered:
         # Words are copied as they are, in vectors of so many more elements.
         groups = np.array([[float(atom_of(kernel, atoms).group)] for kernel in kernels])
-        gathered = b * m * k * (BY_VECTOR / groups if is_contiguous(form.left.factors, form.k[-1]) else BY_ELEMENT)
+        is_in_vectors = is_contiguous(form.left.factors, form.k[-1])
+        gathered = b * m * k * (BY_VECTOR / groups if is_in_vectors else estimate.GATHERED)
         if form.image is not None:
             copied = _copied(form, form.image, blocks, extents) * BY_VECTOR + b * m * STARTS
             gathered = np.where(rows == IN_IMAGE, copied, gathered)
