@@ -4,8 +4,9 @@ Every policy searches each workload from nothing, once with a budget of trials a
 one of them out. All libraries of a workload, a seed and a budget are then timed at the tuned shapes, in alternating
 samples of one run, and so is the reference's once more: what that differs by is noise. The objective is what a search
 minimises: the sum of weight times latency. Policies are compared with the default policy, or with the first one named
-where that is not among them. With ``--oracle TRIALS`` one search of so many trials stands beside them all: it shows
-what was left to gain, without which policies that are alike and policies that find nothing look the same.
+where that is not among them. With ``--oracle TRIALS`` one search of so many trials stands beside them all, and theory's
+library, ``untuned``: what there was to gain and what is left of it, without which policies that are alike and policies
+that find nothing look the same.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ from tuner.errors import InvalidInput
 from tuner.program.job.jobspec import Budget, check_policy
 from tuner.program.job.policies import DEFAULT_POLICY, POLICIES
 
-ORACLE = "oracle"
-"""The library of the long search, among those of the policies."""
+ORACLE, UNTUNED = "oracle", "untuned"
+"""The libraries of the long search and of no trial, among those of the policies."""
 AGAIN = "again"
 """The reference's library, timed a second time."""
 
@@ -73,9 +74,9 @@ def race(
     search changes with the seed."""
     reference = reference_of(names)
     with tempfile.TemporaryDirectory(prefix="shapewright-policies-") as folder:
-        best, at = {}, {ORACLE: Path(folder) / ORACLE}
-        if oracle:
-            best[ORACLE] = search(benchmark.task, seeds[0], at[ORACLE], policy=reference, trials=oracle)
+        best, at = {}, {name: Path(folder) / name for name in (ORACLE, UNTUNED)}
+        for name, trials in {ORACLE: oracle, UNTUNED: 0}.items() if oracle else ():
+            best[name] = search(benchmark.task, seeds[0], at[name], policy=reference, trials=trials)
         for (label, budget), (seed, order) in itertools.product(
             budgets.items(), zip(seeds, turns(names, len(seeds)), strict=True)
         ):
@@ -113,9 +114,9 @@ def objectives(benchmark: Benchmark, libraries: Mapping[str, Path]) -> dict[str,
 def summary_of(rows: Sequence[Row]) -> dict[str, Any]:
     """Figures of each budget and policy over all workloads and seeds: the geometric mean and the largest of its
     objective over the reference's (below 1 is better), the median of its trials and of its seconds. ``noise``: the
-    mean difference between two timings of one library, as a share, by budget. ``left_to_gain``: by budget and workload
-    how much longer the reference's library takes than the oracle's, as a share."""
-    by_budget, noise, left = {}, {}, {}
+    mean difference between two timings of one library, as a share, by budget. ``to_gain`` and ``left_to_gain``: by
+    budget and workload how much longer than the oracle's library theory's takes, and the reference's, as shares."""
+    by_budget, noise, to_gain, left = {}, {}, {}, {}
     for label, own in grouped(rows, "budget").items():
         by_budget[label] = {
             name: {
@@ -126,10 +127,18 @@ def summary_of(rows: Sequence[Row]) -> dict[str, Any]:
             for name, its in grouped(own, "policy").items()
         }
         noise[label] = math.expm1(statistics.fmean(row["noise"] for row in own))
-        of_oracle = grouped([row for row in own if row["policy"] == ORACLE], "workload")
-        left[label] = {name: 1 / geomean([row["vs_reference"] for row in its]) - 1 for name, its in of_oracle.items()}
+        untuned, of_oracle = (_by_workload(own, name) for name in (UNTUNED, ORACLE))
+        to_gain[label] = {name: untuned[name] / best - 1 for name, best in of_oracle.items()}
+        left[label] = {name: 1 / best - 1 for name, best in of_oracle.items()}
     reference = reference_of(list(grouped(rows, "policy")))
-    return {"reference": reference, "by_budget": by_budget, "noise": noise, "left_to_gain": left}
+    gains = {"to_gain": to_gain, "left_to_gain": left}
+    return {"reference": reference, "by_budget": by_budget, "noise": noise, **gains}
+
+
+def _by_workload(rows: Sequence[Row], policy: str) -> dict[str, float]:
+    """What the library of ``policy`` takes at each workload, over the reference's."""
+    own = grouped([row for row in rows if row["policy"] == policy], "workload")
+    return {name: geomean([row["vs_reference"] for row in its]) for name, its in own.items()}
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from benchmarks.harness.suite import Benchmark
 from benchmarks.policies import (
     AGAIN,
     ORACLE,
+    UNTUNED,
     budgets_of,
     policies,
     race,
@@ -103,10 +104,15 @@ def test_a_long_search_shows_what_is_left_to_gain() -> None:
     with pytest.MonkeyPatch.context() as patch:
         simulated.take_place(patch)
         rows = list(race(BENCHMARK, ["theory"], (0, 1), budgets, oracle=96))
-    assert [(row["seed"], row["policy"]) for row in rows] == [(0, "theory"), (0, ORACLE), (1, "theory"), (1, ORACLE)]
-    assert simulated.order == [("theory", 0), ("theory", 0), ("theory", 1)]
-    ratios = [one["objective_s"] / other["objective_s"] for one, other in zip(rows[::2], rows[1::2], strict=True)]
-    assert summary_of(rows)["left_to_gain"]["8 trials"]["small"] == pytest.approx(math.sqrt(math.prod(ratios)) - 1)
+    policies = ["theory", ORACLE, UNTUNED]
+    assert [(row["seed"], row["policy"]) for row in rows] == [(seed, name) for seed in (0, 1) for name in policies]
+    assert simulated.order == [("theory", seed) for seed in (0, 0, 0, 1)]
+    assert [row["trials"] for row in rows[2::3]] == [0, 0]
+    searched, oracle, untuned = ([row["objective_s"] for row in rows[place::3]] for place in range(3))
+    summary = summary_of(rows)
+    for figure, library in {"to_gain": untuned, "left_to_gain": searched}.items():
+        ratios = [own / best for own, best in zip(library, oracle, strict=True)]
+        assert summary[figure]["8 trials"]["small"] == pytest.approx(math.sqrt(math.prod(ratios)) - 1)
 
 
 @pytest.mark.soak
