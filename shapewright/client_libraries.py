@@ -24,7 +24,7 @@ from shapewright.steps import PAGE, Call, Steps, Work, ask, items, request
 from tuner.errors import InvalidInput, shown
 from tuner.library.package import MANIFEST
 from tuner.program.language.workload import JsonObject
-from tuner.program.target.compatible import other_cores
+from tuner.program.target.compatible import substitutes
 
 if TYPE_CHECKING:
     from shapewright.library import Library
@@ -60,7 +60,8 @@ class LibraryRequests:
         ``digest`` and ``alias`` name one library.
 
         Where the service has none for this machine's target (or that of the task), but one of the same CPU with another
-        number of cores, enough for the threads, it is that one: ``tuned_on_cores`` of the answer says how many.
+        number of cores, enough for the threads, it is that one: ``tuned_on_cores`` of the answer says how many. So is
+        one of another GPU of the same instruction set: ``stands_in_for`` is the target that has none.
         """
         asked = library_query(
             workload, target=target, threads=threads, cache=cache, ranges=ranges, job=job, digest=digest, alias=alias
@@ -74,12 +75,13 @@ class LibraryRequests:
         try:
             return (yield from _answer(path, asked))
         except ServiceNotFound:
-            for fingerprint, cores in (yield from self._on_other_cores(workload, asked)):
+            for fingerprint, cores in (yield from self._substitutes(workload, asked)):
                 try:
                     served = yield from _answer(path, {**asked, "target": fingerprint})
                 except ServiceNotFound:
                     continue
-                return {**served, "tuned_on_cores": cores}
+                is_gpu = cores is None
+                return {**served, **({"stands_in_for": asked["target"]} if is_gpu else {"tuned_on_cores": cores})}
             raise
 
     def _digest(self, workload: WorkloadLike, digest: str) -> Steps[str]:
@@ -98,8 +100,8 @@ class LibraryRequests:
             raise ServiceNotFound(f"no library of {key} has a digest that begins with {digest}")
         return str(found[0])
 
-    def _on_other_cores(self, workload: WorkloadLike, asked: JsonObject) -> Steps[list[tuple[str, int]]]:
-        """Targets that the service has libraries for, and how many cores they have where ``asked`` has another number.
+    def _substitutes(self, workload: WorkloadLike, asked: JsonObject) -> Steps[list[tuple[str, int | None]]]:
+        """Targets that the service has libraries for and that may stand for the one of ``asked``, with their cores.
 
         None for a library that is named: a name belongs to one target.
         """
@@ -111,7 +113,7 @@ class LibraryRequests:
         except ServiceNotFound:
             return []
         there = {library["target_fingerprint"] for library in libraries}
-        return other_cores(target, there, asked.get("threads", 1))
+        return substitutes(target, there, asked.get("threads", 1))
 
     @request
     def libraries(

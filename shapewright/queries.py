@@ -16,6 +16,7 @@ from tuner.program.job.task import SearchTask
 from tuner.program.language.spans import span_of, span_of_extent, span_to_json
 from tuner.program.language.workload import JsonObject, Workload, format_shape
 from tuner.program.target import Target, native
+from tuner.program.target.cuda import PRODUCTS
 
 WorkloadLike = str | SearchTask | Workload | Mapping[str, Any]
 """A workload's key, something that has one, or the content of a job file for one workload."""
@@ -143,10 +144,11 @@ def check_knows_caches(answer: Mapping[str, Any], cache: str | None) -> None:
 
 
 def target_named(workload: WorkloadLike, fingerprint: str | None) -> Target | None:
-    """The target of a fingerprint: the workload's own, or this machine's; None of another one."""
+    """The target of a fingerprint: the workload's own, this machine's, or that of a GPU's product; None of others."""
     task = task_of(workload)
     own = task.target if task is not None else None
-    known = {target.fingerprint: target for target in (own, native()) if target is not None}
+    gpus = map(Target.of_gpu, PRODUCTS.values())
+    known = {target.fingerprint: target for target in (own, native(), *gpus) if target is not None}
     return known.get(fingerprint or "")
 
 

@@ -27,6 +27,8 @@ def described_library(directory: Path, served: Library) -> str:
     ]
     if (cores := served.get("tuned_on_cores")) is not None:
         lines.append(f"  tuned on {cores} cores of this CPU: there is none for this machine's number of cores")
+    if (wanted := served.get("stands_in_for")) is not None:
+        lines.append(f"  for another GPU of the same instruction set: there is none for {wanted}")
     if served["wrong_kernel"]:
         lines.append(f"  WITHDRAWN: its kernel {served['wrong_kernel']} was found wrong or crashed since")
     if served["expected_s"] is not None:

@@ -22,7 +22,7 @@ from tuner.program.job.cache import Cache
 from tuner.program.job.range_text import Ranges, format_ranges
 from tuner.program.language.spans import span_from_json
 from tuner.program.target import Target, native
-from tuner.program.target.compatible import other_cores
+from tuner.program.target.compatible import substitutes
 
 if TYPE_CHECKING:
     from shapewright.library import Library
@@ -82,11 +82,11 @@ class Snapshot:
 
         A search task or the content of a job file brings its own target, number of threads, state of the caches and
         range, as far as they are not given. ``target`` is a fingerprint, of this machine if nothing tells; where there
-        is none for it, a library of the same CPU with another number of cores serves (``Library.tuned_on_cores``);
-        ``threads`` 1, or the only number that there is; ``cache`` warm, or the only one that there is; ``ranges`` what
-        it must cover (``m=16..512`` in symbols), of the widest if left out. Of several that cover it the best
-        (``shapewright.snapshot.order``). Raises ShapewrightError if it is damaged or this CPU lacks an instruction set
-        that it uses, InvalidInput on what was asked.
+        is none for it, a library of the same CPU with another number of cores serves (``Library.tuned_on_cores``), or
+        of another GPU of the same instruction set; ``threads`` 1, or the only number that there is; ``cache`` warm, or
+        the only one that there is; ``ranges`` what it must cover (``m=16..512`` in symbols), of the widest if left out.
+        Of several that cover it the best (``shapewright.snapshot.order``). Raises ShapewrightError if it is damaged or
+        this CPU lacks an instruction set that it uses, InvalidInput on what was asked.
         """
         entry = self.entry_for(workload, target, threads, ranges, cache)
         return entry if isinstance(entry, Missing) else self.load(entry)
@@ -215,11 +215,11 @@ class Snapshot:
 
 
 def _on_target(there: list[Entry], target: Target | None, wanted: str, threads: int) -> list[Entry]:
-    """The entries for a target; where there are none, those for the same CPU with another number of cores."""
+    """The entries for a target; where there are none, those of the one that is most like it (``substitutes``)."""
     exact = [entry for entry in there if entry.target_fingerprint == wanted]
     if exact or target is None:
         return exact
-    others = other_cores(target, {entry.target_fingerprint for entry in there if entry.threads == threads}, threads)
+    others = substitutes(target, {entry.target_fingerprint for entry in there if entry.threads == threads}, threads)
     return [entry for entry in there if others and entry.target_fingerprint == others[0][0]]
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from shapewright.cli.describe_libraries import described_library
 from shapewright.client import Client
 from shapewright.errors import ServiceNotFound
 from shapewright.loading import load
@@ -25,7 +26,7 @@ from tuner.errors import InvalidInput, ShapewrightError
 from tuner.program.job.build import make_workload
 from tuner.program.job.task import SearchTask
 from tuner.program.language.workload import Workload
-from tuner.program.target import native
+from tuner.program.target import Target, native
 
 SQUARE = make_workload("dense", {"m": "16*T", "n": WIDTH, "k": WIDTH}, epilogue=["bias"])
 UNKNOWN = make_workload("dense", {"m": "T", "n": 5, "k": 3})
@@ -158,6 +159,24 @@ def test_a_service_serves_what_was_tuned_on_other_cores_and_says_so(bed: Bed, tm
         for asked in ({"threads": 3}, {"alias": "production"}, {"digest": manifest["digest"]}):
             with pytest.raises(ServiceNotFound):
                 client.served(SQUARE, target=here.fingerprint, **asked)
+
+
+def test_a_service_serves_what_was_tuned_for_another_gpu_of_the_instruction_set(bed: Bed, libraries: Path) -> None:
+    own, tuned, other = (Target.from_json({"kind": "cuda", "product": name}) for name in ("h200", "h100", "l4"))
+    job = {"name": "square", "workload": SQUARE.to_json(), "shape_vars": {"T": {"min": 1, "max": 2}}}
+    Client(bed.url).submit({**job, "target": tuned.to_json(), "budget": {"trials": 0}})
+    held = lease(bed.storage)
+    files = {path.name: path.read_bytes() for path in (libraries / "square").iterdir()}
+    manifest = json.loads(files["manifest.json"]) | {"target": tuned.to_json(), "target_fingerprint": tuned.fingerprint}
+    bed.storage.save_library(held, held.tasks[0].id, files, manifest, json.loads(files["dispatch.json"]))
+    with Client(bed.url) as client:
+        served = client.served(SQUARE, target=own.fingerprint)
+        assert (served["target_fingerprint"], served["stands_in_for"]) == (tuned.fingerprint, own.fingerprint)
+        assert "tuned_on_cores" not in served
+        assert f"there is none for {own.fingerprint}" in described_library(libraries, served)
+        assert "stands_in_for" not in client.served(SQUARE, target=tuned.fingerprint)
+        with pytest.raises(ServiceNotFound):
+            client.served(SQUARE, target=other.fingerprint)
 
 
 def test_a_library_of_this_very_target_comes_first(libraries: Path, tmp_path: Path) -> None:

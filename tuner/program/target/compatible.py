@@ -1,8 +1,9 @@
-"""Targets of the same CPU: the same instructions, caches and code for as many threads, other cores or another name.
+"""Targets whose libraries run here though they were tuned for others: a CPU with other cores, a GPU of the same
+instruction set.
 
 A fingerprint names every field of a target, cores included, and records are kept by it. For a lookup of a library, one
 that was tuned on another number of cores of the same CPU is better than none, and so is one of an earlier release,
-which called this CPU by the name of a usual one with its features.
+which called this CPU by the name of a usual one with its features. Code for a GPU runs on all of its instruction set.
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import lru_cache
+from math import inf
 
 from tuner.program.target import Target
 from tuner.program.target.cpu import generic_name
+from tuner.program.target.cuda import PRODUCTS, Gpu, unlike
 
 MAX_CORES = 512
 """Machines with more are known by their own fingerprint alone."""
@@ -33,7 +36,24 @@ def cores_by_fingerprint(target: Target) -> Mapping[str, int]:
     return {name: cores for name, cores in known.items() if name != target.fingerprint}
 
 
-def other_cores(target: Target, fingerprints: Collection[str], threads: int = 1) -> list[tuple[str, int]]:
+def substitutes(target: Target, fingerprints: Collection[str], threads: int = 1) -> list[tuple[str, int | None]]:
+    """The ``fingerprints`` of other targets whose libraries may serve ``target``, the most like it first; of CPUs each
+    with its number of cores."""
+    if target.gpu is not None:
+        return [(name, None) for name in _other_gpus(target.gpu, set(fingerprints) - {target.fingerprint})]
+    return [*_other_cores(target, fingerprints, threads)]
+
+
+def _other_gpus(gpu: Gpu, fingerprints: Collection[str]) -> list[str]:
+    """Those of its instruction set, known products before GPUs that were read with numbers of their own."""
+    of_arch = {
+        Target.of_gpu(each).fingerprint: unlike(each, gpu) for each in PRODUCTS.values() if each.arch == gpu.arch
+    }
+    begin = Target.of_gpu(gpu).fingerprint.rpartition("-")[0] + "-"
+    return sorted((name for name in fingerprints if name.startswith(begin)), key=lambda n: (of_arch.get(n, inf), n))
+
+
+def _other_cores(target: Target, fingerprints: Collection[str], threads: int) -> list[tuple[str, int]]:
     """The ``fingerprints`` that are ``target`` with other cores or by another name, each with its number of cores: the
     nearest number first.
 

@@ -122,8 +122,14 @@ ALIKE = 0.05
 
 def nearest_product(arch: str, sms: int, memory_bytes_s: int) -> Gpu:
     """The product of an instruction set that is most like a GPU of so many SMs and bytes in a second."""
-    of_arch = (gpu for gpu in PRODUCTS.values() if gpu.arch == arch)
-    return min(of_arch, key=lambda gpu: abs(log(gpu.sms / sms)) + abs(log(gpu.memory_bytes_s / max(memory_bytes_s, 1))))
+    of_arch = [gpu for gpu in PRODUCTS.values() if gpu.arch == arch]
+    own = replace(of_arch[0], sms=sms, memory_bytes_s=max(memory_bytes_s, 1))
+    return min(of_arch, key=lambda gpu: unlike(gpu, own))
+
+
+def unlike(one: Gpu, other: Gpu) -> float:
+    """How far two GPUs are apart in SMs and in bandwidth, as a sum of logarithms."""
+    return abs(log(one.sms / other.sms)) + abs(log(one.memory_bytes_s / other.memory_bytes_s))
 
 
 def differs(wanted: Gpu, own: Gpu) -> bool:
