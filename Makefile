@@ -17,6 +17,9 @@ TEST_PROCESSES ?= 4
 # The long ones keep every core busy by themselves.
 SOAK_PROCESSES ?= 2
 
+# What `make test` skips for want of Triton.
+GPU_TESTS := tests/tuner/schedule/gpu tests/tuner/library/gpu tests/tuner/measure/gpu
+
 comma := ,
 empty :=
 space := $(empty) $(empty)
@@ -26,6 +29,7 @@ stamp = $(VENV)/.installed-$(subst $(comma),-,$(call extras,$(1)))
 
 WANTED := $(call stamp,$(EXTRAS))
 WANTED_DEV := $(call stamp,$(EXTRAS) dev)
+WANTED_GPU := $(call stamp,$(EXTRAS) dev gpu)
 WANTED_BENCH := $(call stamp,$(EXTRAS) bench)
 WANTED_DOCS := $(call stamp,$(EXTRAS) docs)
 
@@ -34,7 +38,7 @@ ifneq ($(shell test -x $(BIN)/python && echo whole),whole)
 $(shell rm -f $(VENV)/.installed-*)
 endif
 
-.PHONY: help install demo test soak serve lint bench docs reference lock clean
+.PHONY: help install demo test gpu soak serve lint bench docs reference lock clean
 
 help: ## what each target does
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,10 +50,13 @@ demo: $(WANTED) ## tune a dynamic-shape BERT dense layer on embedded defaults an
 	$(BIN)/python -m examples.demo $(ARGS)
 
 # Modules that are compiled anew by each of the hundred processes that tests start would take minutes.
-test soak: export PYTHONDONTWRITEBYTECODE =
+test gpu soak: export PYTHONDONTWRITEBYTECODE =
 
 test: $(WANTED_DEV) ## the test suite; pytest's arguments go in ARGS
 	$(BIN)/python -m pytest -m "not soak" -n $(TEST_PROCESSES) --dist worksteal $(ARGS)
+
+gpu: $(WANTED_GPU) ## the tests of kernels for GPUs, interpreted and compiled by Triton (a gigabyte), without a GPU
+	$(BIN)/python -m pytest -m "not soak" -n $(TEST_PROCESSES) --dist worksteal $(GPU_TESTS) $(ARGS)
 
 soak: $(WANTED_DEV) ## the long tests: chaos, load, fuzz, every op tuned
 	$(BIN)/python -m pytest -m soak --timeout=3600 -n $(SOAK_PROCESSES) --dist worksteal $(ARGS)

@@ -28,6 +28,9 @@ SAFETY_FACTOR = 1.3
 COMPILED_AT_ONCE = 4
 """Kernels that are compiled between two checks of ``should_stop``, where nothing is measured beside."""
 VERIFY_ROUNDS = 4
+LESS = 0.99
+"""Below this ratio to theory's kernels a library gives way to them even within noise, where there is time: turns tell
+more than the readings by which it was chosen, of which the least are the luckiest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +118,7 @@ class FinalSet:
     # -- building and verifying -----------------------------------------------------------------------------------
     def library(self, job_id: str | None) -> Tuned:
         """Choose, build and verify; a kernel that fails is excluded and the rest chosen anew. Theory's kernels are
-        chosen in place of a library that turns out slower than they are, beyond noise, in the final comparison.
+        chosen in place of a library that turns out slower than they are in the final comparison.
 
         Raises VerificationFailed, Cancelled, Finishing, BuilderLost, DeviceLost.
         """
@@ -183,13 +186,17 @@ class FinalSet:
     def _falls_back(self, comparison: FinalComparison | None) -> bool:
         """Whether theory's kernels are faster than the library, and are chosen from now on: not for a second time."""
         ratios = comparison.ratios if comparison is not None and not self._is_theorys else ()
-        slower = next((each for each in ratios if each.over == DEFAULT and each.verdict is Verdict.SLOWER), None)
-        if slower is None:
+        ratio = next((each for each in ratios if each.over == DEFAULT), None)
+        if ratio is None or ratio.ratio >= LESS:
+            return False
+        defaults = [self._trials.default_at(instance) for instance in self._task.instances]
+        theory = [kernel for kernel in dict.fromkeys(defaults) if kernel is not None]
+        again_s = self._forecast.build_s(theory) + self._forecast.link_s(theory) + self._verification.reserve_s()
+        if ratio.verdict is not Verdict.SLOWER and again_s > self._stop.ends_in_s:
             return False
         self._is_theorys = True
-        defaults = (self._trials.default_at(instance) for instance in self._task.instances)
-        self._chosen.only_from([kernel for kernel in dict.fromkeys(defaults) if kernel is not None])
-        self._trials.log(f"the library in turns: {slower}; theory's kernels are served")
+        self._chosen.only_from(theory)
+        self._trials.log(f"the library in turns: {ratio.ratio:.3f}x, {ratio}; theory's kernels are served")
         return True
 
     def _built_set(self) -> tuple[list[MicroKernel], list[MeasureResult]]:
