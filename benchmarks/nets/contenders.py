@@ -31,7 +31,12 @@ class Contender:
     def __init__(self, name: str, model: str, threads: int, libraries: Path, is_exported: bool = False) -> None:
         torch.set_num_threads(threads)
         self._name, self._zoo, self._libraries, self._threads = name, MODELS[model], libraries, threads
-        self._model, self._is_exported = self._zoo.build(), name in EXPORTED or (name == OURS and is_exported)
+        # Other runtimes read float32, and compute in what they have of the model's dtype.
+        self._dtype = torch.float32 if name in EXPORTED else self._zoo.dtype
+        self._model, self._is_exported = (
+            self._zoo.build(self._dtype),
+            name in EXPORTED or (name == OURS and is_exported),
+        )
         self._given: tuple[Any, ...] = ()
         self._notes, self._compiled_at, self._compile_s = list[str](), list[dict[str, Any]](), 0.0
 
@@ -54,21 +59,21 @@ class Contender:
         for name in (self._name, "onnxscript") if self._name in EXPORTED else ():
             if find_spec(name) is None:
                 raise DoesNotApply(f"{name} is not installed: pip install -e '.[rivals]'")
-        example, axes = self._zoo.example()
+        example, axes = self._zoo.example(self._dtype)
         if self._name == OURS:
             import shapewright as sw  # noqa: PLC0415 - none of the others'
 
-            program = torch.export.export(self._model, example, dynamic_shapes=(axes,))
+            program = torch.export.export(self._model, example, dynamic_shapes=axes)
             return sw.torch.compile_exported(program, self._libraries, threads=self._threads, freeze=True)  # type: ignore[no-any-return]
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "model.onnx"
-            torch.onnx.export(self._model, example, str(file), dynamo=True, dynamic_shapes=(axes,), verbose=False)
-            return EXPORTED[self._name](file, self._threads)
+            torch.onnx.export(self._model, example, str(file), dynamo=True, dynamic_shapes=axes, verbose=False)
+            return EXPORTED[self._name](file, self._threads, str(self._zoo.dtype).removeprefix("torch."))
 
     def prepare(self, batch: int, length: int) -> list[NDArray[Any]]:
         """Compile for a size if need be, and call once: the outputs."""
         torch.manual_seed(SEED)
-        self._given, before = self._zoo.inputs(batch, length), counters["stats"]["unique_graphs"]
+        self._given, before = self._zoo.inputs(batch, length, self._dtype), counters["stats"]["unique_graphs"]
         if self._name in EXPORTED:
             self._given = tuple(tensor.numpy() for tensor in self._given)
         elif self._zoo.axis == 0 and length > 1:

@@ -1,8 +1,8 @@
 """Models (suites/models.yaml) with random weights: nothing is downloaded.
 
 ``MODELS`` are timed whole; of ``ARCHITECTURES``, which have fewer and narrower layers, coverage is told. BERT is
-written here, in plain PyTorch. Others are those of transformers, torchvision and timm (the extra ``zoo``): what they
-compute, and how it is written, is theirs.
+written here, in plain PyTorch, and a step of a decoder in nets/decoding.py. Others are those of transformers,
+torchvision and timm (the extra ``zoo``): what they compute, and how it is written, is theirs.
 """
 
 from __future__ import annotations
@@ -27,34 +27,41 @@ class Model:
 
     ``packages``: what it needs beside PyTorch. ``inputs``: by batch and length; ``axes``: which of each are dynamic.
     What is timed has ``lengths``, the sizes of the last of these axes (``axis``: the first one in models of images, of
-    which the batch alone is dynamic), and ``batches``. So much ``noise`` is added to vectors of parameters: exporters
-    drop biases that are zero as a whole.
+    which the batch alone is dynamic), and ``batches``; it computes in ``dtype``. So much ``noise`` is added to vectors
+    of parameters: exporters drop biases that are zero as a whole.
     """
 
     def __init__(self, told: Mapping[str, Any], noise: float) -> None:
         kind, size = told["inputs"]
         self._names, inputs, self.axes = INPUTS[kind]
-        self.inputs: Callable[[int, int], Inputs] = partial(inputs, size)
-        self.axis, self.packages = self.axes[0][-1], told["from"].split(".")[:-1][:1]
+        self._inputs: Callable[[int, int], Inputs] = partial(inputs, size)
+        self.dtype = getattr(torch, told.get("dtype", "float32"))
+        self.axis, self.packages = self.axes[-1][-1], told["from"].split(".")[:-1][:1]
         self.lengths, self.batches = range(1, told.get("lengths", 1) + 1), told.get("batches", [1])
         self._told, self._noise = told, noise
 
-    def build(self) -> nn.Module:
+    def build(self, dtype: torch.dtype | None = None) -> nn.Module:
         """In inference mode, with the same weights in every process."""
         torch.manual_seed(SEED)
-        model = _made(self._told, self._names).eval().requires_grad_(False)
+        model = _made(self._told, self._names).eval().requires_grad_(False).to(dtype or self.dtype)
         for parameter in model.parameters() if self._noise else ():
             if parameter.dim() == 1 and parameter.is_floating_point():
                 parameter.add_(self._noise * torch.rand_like(parameter))
         return model
 
-    def example(self) -> tuple[Inputs, dict[int, Any]]:
-        """Inputs to export a model with that is timed, and which axes of the first are dynamic."""
+    def inputs(self, batch: int, length: int, dtype: torch.dtype | None = None) -> Inputs:
+        made = self._inputs(batch, length)
+        return tuple(each.to(dtype or self.dtype) if each.is_floating_point() else each for each in made)
+
+    def example(self, dtype: torch.dtype | None = None) -> tuple[Inputs, tuple[dict[int, Any], ...]]:
+        """Inputs to export a model with that is timed, and which of their axes are dynamic."""
         dims = {self.axis: torch.export.Dim("length", min=self.lengths.start, max=self.lengths[-1])}
         if len(self.batches) > 1:
             dims[0] = torch.export.Dim("batch", min=1, max=max(self.batches))
         # Sizes of 1 would be taken for constants.
-        return self.inputs(max(self.batches), 5), dims
+        return self.inputs(max(self.batches), 5, dtype), tuple(
+            {axis: dims[axis] for axis in each if axis in dims} for each in self.axes
+        )
 
 
 # -- BERT -------------------------------------------------------------------------------
@@ -162,7 +169,13 @@ def _masked(words: int, batch: int, length: int) -> Inputs:
     return *_words(words, batch, length), mask
 
 
-INPUTS: Mapping[str, tuple[Sequence[str], Callable[[int, int, int], Inputs], Sequence[Sequence[int]]]] = {
+def _step(sizes: Sequence[int], batch: int, length: int) -> Inputs:
+    """A word, and the keys and values of ``length`` words before it: [layers, 2, batch, heads, length, width]."""
+    words, layers, heads, width = sizes
+    return *_words(words, batch, 1), torch.randn(layers, 2, batch, heads, length, width)
+
+
+INPUTS: Mapping[str, tuple[Sequence[str], Callable[[Any, int, int], Inputs], Sequence[Sequence[int]]]] = {
     "words": (("input_ids",), _words, ((0, 1),)),
     "masked": (("input_ids", "attention_mask"), _masked, ((0, 1), (0, 1))),
     "two texts": (("input_ids", "decoder_input_ids"), lambda *n: _words(*n) + _words(*n), ((0, 1), (0, 1))),
@@ -170,6 +183,7 @@ INPUTS: Mapping[str, tuple[Sequence[str], Callable[[int, int, int], Inputs], Seq
     "wave": (("input_values",), lambda n, b, _: (torch.randn(b, n),), ((0,),)),
     "images": (("pixel_values",), lambda n, b, _: (torch.randn(b, 3, n, n),), ((0,),)),
     "images by length": (("pixel_values",), lambda n, _, s: (torch.randn(s, 3, n, n),), ((0,),)),
+    "step": (("word", "past"), _step, ((), (4,))),
     "vectors": ((), lambda n, b, s: (torch.randn(b, s, n),), ((0, 1),)),
 }
 """The names of inputs; what they are, of so many words or pixels, for a batch and a length; their dynamic axes."""

@@ -1,5 +1,5 @@
-"""Rivals that call a model in a file of ONNX, from arrays to arrays: ONNX Runtime, with its own pool of threads, and
-OpenVINO, in float32 also where the CPU has bfloat16, as one stream. Both are of the extra ``rivals``."""
+"""Rivals that call a model in a file of ONNX, from arrays to arrays: ONNX Runtime, with its own pool of threads, in
+float32 alone, and OpenVINO, as one stream, in the model's dtype. Both are of the extra ``rivals``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 
-def _onnx_runtime(model: Path, threads: int) -> Callable[..., Sequence[Any]]:
+def _onnx_runtime(model: Path, threads: int, _: str) -> Callable[..., Sequence[Any]]:
     import onnxruntime  # noqa: PLC0415
 
     options = onnxruntime.SessionOptions()
@@ -19,18 +19,18 @@ def _onnx_runtime(model: Path, threads: int) -> Callable[..., Sequence[Any]]:
     return lambda *given: session.run(None, dict(zip(names, given, strict=True)))
 
 
-def _open_vino(model: Path, threads: int) -> Callable[..., Sequence[Any]]:
+def _open_vino(model: Path, threads: int, dtype: str) -> Callable[..., Sequence[Any]]:
     import openvino  # noqa: PLC0415
 
     how = {
         "INFERENCE_NUM_THREADS": threads, "NUM_STREAMS": 1, "PERFORMANCE_HINT": "LATENCY",
-        "INFERENCE_PRECISION_HINT": "f32",
+        "INFERENCE_PRECISION_HINT": {"float32": "f32", "bfloat16": "bf16"}[dtype],
     }  # fmt: skip
     request = openvino.Core().compile_model(str(model), "CPU", how).create_infer_request()
     return lambda *given: list(request.infer(list(given), share_inputs=True, share_outputs=True).values())
 
 
-EXPORTED: Mapping[str, Callable[[Path, int], Callable[..., Sequence[Any]]]] = {
+EXPORTED: Mapping[str, Callable[[Path, int, str], Callable[..., Sequence[Any]]]] = {
     "onnxruntime": _onnx_runtime, "openvino": _open_vino,
 }  # fmt: skip
-"""From a file and a number of threads to the call, by package."""
+"""From a file, a number of threads and a dtype to the call, by package."""

@@ -29,7 +29,7 @@ def test_weights_are_the_same_in_every_process() -> None:
     assert all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
 
 
-@pytest.mark.parametrize("model", chosen(["resnet-tiny"], ["bert-tiny", "resnet-tiny"]))
+@pytest.mark.parametrize("model", chosen(["resnet-tiny", "step-tiny"], ["bert-tiny", "resnet-tiny", "step-tiny"]))
 def test_a_model_is_taken_apart_into_workloads(model: str) -> None:
     tasks = tasks_of(model, 1)
     assert sum(task.count for task in tasks) >= 7
@@ -63,17 +63,20 @@ def test_models_that_share_layers_have_workloads_in_common() -> None:
     assert sum(task.count for task in deep) > sum(task.count for task in shallow)
 
 
+@pytest.mark.parametrize(
+    ("model", "batch", "tolerance"), [("bert-tiny", 4, 1e-4), ("step-tiny", 1, 0.03)], ids=["float32", "bfloat16"]
+)
 @pytest.mark.parametrize("name", sorted(EXPORTED))
 def test_rivals_that_read_onnx_compute_the_model_at_sizes_that_they_were_not_exported_at(
-    name: str, tmp_path: Path
+    name: str, model: str, batch: int, tolerance: float, tmp_path: Path
 ) -> None:
     for package in (name, "onnxscript"):
         pytest.importorskip(package)
-    rival, eager = (Contender(each, "bert-tiny", 1, tmp_path) for each in (name, EAGER))
-    for batch, length in ((4, 32), (1, 7), (1, 1)):
-        found, right = rival.prepare(batch, length), eager.prepare(batch, length)
+    rival, eager = (Contender(each, model, 1, tmp_path) for each in (name, EAGER))
+    for of, length in ((batch, 32), (1, 7), (1, 1)):
+        found, right = rival.prepare(of, length), eager.prepare(of, length)
         for one, other in zip(found, right, strict=True):
-            np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
+            np.testing.assert_allclose(one, other, rtol=tolerance, atol=tolerance)
     assert rival.sample(2) > 0
 
 
