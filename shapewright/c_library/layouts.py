@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tuner.errors import ShapewrightError
-from tuner.program.language.dims import DimExpr
+from tuner.program.language.dims import DimExpr, parse_dim
 from tuner.program.language.dtypes import DTYPES
 from tuner.program.language.workload import Tensor
-from tuner.schedule.layout import CutLayout, Layout, MatrixLayout, PackLayout
+from tuner.schedule.layout import CutLayout, Layout, MatrixLayout, Numbers, PackLayout
 
 Text = Callable[[DimExpr | int], str]
 """Writes a size as an expression of C."""
@@ -31,13 +31,45 @@ def packs(layout: Layout, tensor: Tensor, parameter: str, text: Text) -> str:
     """The statements that pack ``parameter``, which has the elements of a constant, into ``packed``."""
     if isinstance(layout, PackLayout) and layout.filter:
         return f"  sw_filter(&(const sw_taps){_taps(layout, text)}, {parameter}, packed);"
+    if isinstance(layout, PackLayout) and layout.numbers:
+        (numbers,) = layout.numbers
+        dims = tuple(map(DimExpr.of, (numbers.rows, -(-numbers.steps // numbers.joined))))
+        panels = _panels(replace(layout, numbers=()), tensor, dims, "sw_joined", text)
+        return _joined(numbers, tensor, parameter, panels)
+    return _panels(layout, tensor, tensor.dims, parameter, text)
+
+
+def _panels(layout: Layout, tensor: Tensor, dims: Sequence[DimExpr], source: str, text: Text) -> str:
     dtype = DTYPES[tensor.dtype]
-    matrices = ",\n    ".join(matrices_of(layout, tensor.dims, text))
+    matrices = ",\n    ".join(matrices_of(layout, dims, text))
     return (
         f"  const sw_matrices sw_list[] = {{\n    {matrices}}};\n"
         "  for (size_t i = 0; i < sizeof sw_list / sizeof *sw_list; i++)\n"
-        f"    sw_pack(&sw_list[i], (const char *){parameter}, packed, {dtype.bytes}, {int(dtype.kind == 'i')});"
+        f"    sw_pack(&sw_list[i], (const char *){source}, packed, {dtype.bytes}, {int(dtype.kind == 'i')});"
     )
+
+
+def _joined(numbers: Numbers, tensor: Tensor, parameter: str, panels: str) -> str:
+    """Numbers of four bits as a matrix of elements that hold as many as before, in the order of steps; then panels."""
+    element, columns, place = f"uint{DTYPES[tensor.dtype].bits}_t", -(-numbers.steps // numbers.joined), "0"
+    for index, size in zip(numbers.index, tensor.dims, strict=True):
+        place = f"({place}) * INT64_C({size.constant}) + {_place(index)}"
+    number = f"({element})((({element}){parameter}[{place}] >> ({_place(numbers.shift)})) & 15)"
+    return (
+        f"  {element} *sw_joined = calloc({max(numbers.rows * columns, 1)}, sizeof *sw_joined);\n"
+        f'  if (!sw_joined) return sw_fail(SHAPEWRIGHT_FAILED, "there is no memory to pack it", "{parameter}");\n'
+        f"  for (int64_t sw_row = 0; sw_row < {numbers.rows}; sw_row++)\n"
+        f"    for (int64_t sw_step = 0; sw_step < {numbers.steps}; sw_step++)\n"
+        f"      sw_joined[sw_row * {columns} + sw_step / {numbers.joined}] |=\n"
+        f"        ({element})({number} << (4 * (sw_step % {numbers.joined})));\n"
+        f"{panels}\n  free(sw_joined);"
+    )
+
+
+def _place(text: str) -> str:
+    """An index or a shift as an expression of C, of values that are never negative."""
+    at = {name: DimExpr.var(f"sw_{name}") for name in ("row", "step")}
+    return str(parse_dim(text).substituted(at)).replace("//", "/")
 
 
 def _taps(layout: PackLayout, text: Text) -> str:

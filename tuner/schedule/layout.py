@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tuner.errors import InvalidInput, shown
-from tuner.program.language.dims import DimExpr
+from tuner.program.language.dims import DimExpr, parse_dim
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -26,6 +26,22 @@ Size = TypeVar("Size", int, DimExpr)
 def up(size: Size, by: int) -> Size:
     """``size / by``, rounded up."""
     return (size + by - 1) // by if by > 1 else size
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Numbers:
+    """Numbers of four bits in the elements of a weight, as a matrix ``[rows, steps]``: that of a row and a step is
+    ``element[index] >> shift & 15``.
+
+    ``index``, by dim, and ``shift`` are dims (their texts) over ``row`` and ``step``. So many ``joined`` neighbouring
+    steps are one element again, the first in its lowest bits.
+    """
+
+    rows: int
+    steps: int
+    index: tuple[str, ...]
+    shift: str
+    joined: int = 1
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -47,6 +63,8 @@ class PackLayout:
     ``filter``: the dims of a weight that are kernels, channels, and the taps down and across, 3 of each. What is packed
     is ``G g G^T`` of the taps ``g`` of a kernel (Lavin and Gray, CVPR 2016, section 4.1), computed in float64: matrix
     row ``p * kernels + o`` is element ``p`` (down * 4 + across) of kernel ``o``, by channels.
+
+    ``numbers``: what the matrix is of, where it is not the weight's own elements; one at most.
     """
 
     panel: int
@@ -58,6 +76,7 @@ class PackLayout:
     steps: tuple[int, ...] = (1,)
     whole: int = 1
     filter: tuple[int, ...] = ()
+    numbers: tuple[Numbers, ...] = ()
 
     def packed_shape(self, shape: Sequence[Size]) -> tuple[Size | int, ...]:
         """The shape of the packed form of a tensor of ``shape``."""
@@ -75,6 +94,8 @@ class PackLayout:
 
     def sizes_of(self, shape: Sequence[Size]) -> tuple[Any, Any, Any]:
         """How many matrices, and their rows and steps."""
+        for each in self.numbers:
+            return 1, each.rows, up(each.steps, each.joined)
         if not self.dims:
             rows, steps = shape
             return 1, rows, steps
@@ -96,7 +117,10 @@ class PackLayout:
         if self.filter:
             return {"kind": "winograd", "sizes": [size for (size,) in self.dims], "order": list(self.filter)}
         usual = {"group": (self.group, 1), "offset": (self.offset, 0), "whole": (self.whole, 1)}
-        words = {"panel": self.panel, **{name: value for name, (value, default) in usual.items() if value != default}}
+        words: dict[str, Any] = {"panel": self.panel}
+        words |= {name: value for name, (value, default) in usual.items() if value != default}
+        for each in self.numbers:
+            return {"kind": "numbers", **asdict(each), "index": list(each.index), **words}
         if not self.dims:
             return {"kind": "panels", **words}
         groups = {"batch": list(self.batch), "rows": list(self.rows), "steps": list(self.steps)}
@@ -197,10 +221,12 @@ def layout_from_json(data: Mapping[str, Any]) -> Layout:
             return CutLayout(tuple(_part_from_json(part, sizes) for part in data["parts"]), sizes)
         case "matrix":
             return _matrix_from_json(data)
+        case "numbers":
+            return PackLayout(numbers=(_numbers_from_json(data),), **_words(data))
         case "winograd":
             return filter_layout(sizes := _sizes(data["sizes"]), _sizes(data["order"], len(sizes) - 1))
     raise InvalidInput(
-        "packed_layouts", f"{shown(data)} is not known", "kind: panels, matrices, cut, matrix, or winograd"
+        "packed_layouts", f"{shown(data)} is not known", "kind: panels, matrices, numbers, cut, matrix, or winograd"
     )
 
 
@@ -212,6 +238,15 @@ def _matrix_from_json(data: Mapping[str, Any]) -> MatrixLayout:
         raise InvalidInput("packed_layouts", f"{shown(data)} is not known", "all dims in some order, as one matrix")
     rows, columns = matrix
     return MatrixLayout(dims, order, (rows, columns), is_rounded)
+
+
+def _numbers_from_json(data: Mapping[str, Any]) -> Numbers:
+    rows, steps, joined = _sizes([data["rows"], data["steps"], data["joined"]])
+    index, shift = tuple(data["index"]), data["shift"]
+    names = {name for text in (*index, shift) for name in parse_dim(text).variables}
+    if not names <= {"row", "step"} or not joined:
+        raise InvalidInput("packed_layouts", f"{shown(data)} is not known", "places by row and step")
+    return Numbers(rows, steps, index, shift, joined)
 
 
 def filter_layout(sizes: Sequence[int], order: tuple[int, ...]) -> PackLayout:

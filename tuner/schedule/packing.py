@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.schedule.layout import FILTER, LINE_BYTES, CutLayout, PackLayout
+from tuner.program.language.dims import parse_dim
+from tuner.schedule.layout import FILTER, LINE_BYTES, CutLayout, Numbers, PackLayout
 
 
 def row_major(array: NDArray[Any]) -> NDArray[Any]:
@@ -32,11 +33,26 @@ def aligned(array: NDArray[Any], to: int = LINE_BYTES) -> NDArray[Any]:
 def _matrices(layout: PackLayout, array: NDArray[Any]) -> NDArray[Any]:
     """[batch, rows, steps]."""
     sizes = layout.sizes_of(array.shape)
+    for numbers in layout.numbers:
+        return _joined(numbers, array)[None]
     if layout.filter:
         taps, points = array.transpose(layout.filter).astype(np.float64), np.array(FILTER)
         return np.asarray(np.einsum("ir,ocrs,js->ijoc", points, taps, points).reshape(sizes))
     parts = array.reshape([size for dim in layout.dims for size in dim] or array.shape)
     return parts.transpose(*layout.batch, *layout.rows, *layout.steps).reshape(sizes)
+
+
+def _joined(of: Numbers, array: NDArray[Any]) -> NDArray[Any]:
+    """[rows, steps / joined] of the dtype of ``array``; places past the last step are zero."""
+    bits = np.dtype(f"uint{8 * array.itemsize}")
+    joined = np.zeros((of.rows, -(-of.steps // of.joined)), bits)
+    row, places, amount = np.arange(of.rows)[:, None], [parse_dim(text) for text in of.index], parse_dim(of.shift)
+    for number in range(of.joined):
+        at: Any = {"row": row, "step": np.arange(number, of.steps, of.joined)[None]}
+        elements = array[tuple(place.evaluate(at) for place in places)]
+        found = (elements >> np.asarray(amount.evaluate(at)).astype(array.dtype)) & array.dtype.type(15)
+        joined[:, : found.shape[1]] |= found.astype(bits) << bits.type(4 * number)
+    return joined.view(array.dtype)
 
 
 def pack(layout: PackLayout, array: NDArray[Any]) -> NDArray[Any]:

@@ -43,8 +43,8 @@ def task(op: Any, args: dict[str, Any], **fields: Any) -> SearchTask:
     return SearchTask(op, args, (T,), target=native(), **fields)
 
 
-def program(text: str, sizes: dict[str, Any], **fields: Any) -> SearchTask:
-    return task(sw.ops.program(text, **fields), sizes)
+def program(text: str, sizes: dict[str, Any], constant: tuple[str, ...] = (), **fields: Any) -> SearchTask:
+    return task(sw.ops.program(text, constant=constant), sizes, **fields)
 
 
 FEW: dict[str, Callable[[], SearchTask]] = {
@@ -60,6 +60,13 @@ MORE: dict[str, Callable[[], SearchTask]] = {
     "bfloat16": lambda: task("dense", {"m": T, "n": 40, "k": 24}, dtype="bfloat16"),
     "a transposed convolution": lambda: task("conv1d_transpose", {"b": T, "c": 6, "w": 9, "o": 8, "s": 3, "stride": 2}),
     "two constants of scales": lambda: task("dense_int4", {"m": T, "n": 40, "k": 64}),
+    "four bits along the columns": lambda: program(
+        "out[m, n] = sum(k) x[m, k] * (cast((w[k, n // 8] >> (4 * (n % 8))) & 15, float32)"
+        " - cast((z[k // 16, n // 8] >> (4 * (n % 8))) & 15, float32))",
+        {"m": T, "n": 40, "k": 50},
+        constant=("w", "z"),
+        dtype={"w": "int32", "z": "int32"},
+    ),
     "no constants, names of symbols": lambda: task("attention", {"b": 2, "h": 2, "i": T, "j": T, "d": 16}),
     "an index": lambda: task("moe_dense", {"t": T, "e": 3, "n": 20, "k": 24}),
     "names that C has": lambda: program("int[m, n] = double[m, n] * packed[m, n]", {"m": T, "n": 7}),

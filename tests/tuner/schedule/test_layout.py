@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tuner.errors import InvalidInput
 from tuner.program.language.dims import DimExpr
-from tuner.schedule.layout import LINE_ELEMENTS, CutLayout, PackLayout, filter_layout, layout_from_json
+from tuner.schedule.layout import LINE_ELEMENTS, CutLayout, Numbers, PackLayout, filter_layout, layout_from_json
 
 
 @given(st.integers(1, 40), st.integers(1, 9), st.integers(1, 16))
@@ -87,6 +87,43 @@ def test_words_are_filled_up_to_whole_multiplications(n: int, k: int, panel: int
     assert (packed[:, :words] == PackLayout(panel, group).pack(weight)).all()
     assert np.count_nonzero(packed) == n * k
     assert layout_from_json(json.loads(json.dumps(layout.to_json()))) == layout
+
+
+@given(
+    st.integers(1, 20), st.integers(1, 40), st.integers(1, 16), st.sampled_from(["uint8", "int8", "uint16", "int32"]),
+    st.sampled_from(["along the steps", "along the rows"]), st.booleans(),
+)  # fmt: skip
+def test_numbers_of_four_bits_are_joined_in_the_order_of_steps(
+    rows: int, steps: int, panel: int, dtype: str, lies: str, are_joined: bool
+) -> None:
+    each = 2 * np.dtype(dtype).itemsize
+    numbers = np.random.default_rng(rows * steps).integers(0, 16, (rows, steps))
+    axis, name = (1, "step") if lies == "along the steps" else (0, "row")
+    index = tuple(f"{one}//{each}" if one == name else one for one in ("row", "step"))
+    of = Numbers(rows, steps, index, f"4*({name}%{each})", each if are_joined else 1)
+    layout = PackLayout(panel, numbers=(of,))
+    weight = joined(numbers, axis, each, dtype)
+    packed = layout.pack(weight)
+    expected = joined(numbers, 1, of.joined, dtype)
+    assert packed.shape == layout.packed_shape(weight.shape)
+    assert packed.dtype == weight.dtype
+    assert (packed == PackLayout(panel).pack(expected)).all()
+    assert layout_from_json(json.loads(json.dumps(layout.to_json()))) == layout
+
+
+def joined(numbers: np.ndarray, axis: int, each: int, dtype: str) -> np.ndarray:
+    """As many neighbours along an axis in an element, the first in its lowest bits."""
+    moved = np.moveaxis(numbers, axis, -1)
+    padded = np.pad(moved, [(0, 0), (0, -moved.shape[1] % each)]).reshape(len(moved), -1, each)
+    elements = (padded << 4 * np.arange(each)).sum(axis=-1).astype(f"uint{8 * np.dtype(dtype).itemsize}")
+    return np.moveaxis(elements.view(dtype), -1, axis)
+
+
+def test_places_of_numbers_are_checked() -> None:
+    data = PackLayout(8, numbers=(Numbers(4, 8, ("row", "step//2"), "4*(step%2)", 2),)).to_json()
+    for change in ({"shift": "4*(n%2)"}, {"joined": 0}, {"index": ["row", "import os"]}, {"rows": -1}):
+        with pytest.raises(InvalidInput):
+            layout_from_json({**data, **change})
 
 
 def test_layouts_are_told_apart_and_ordered() -> None:

@@ -86,7 +86,8 @@ def _found(workload: Workload) -> Iterator[tuple[Contraction, ...]]:
     if not isinstance(grouped, NoMatch):
         yield (_by_group(workload, grouped),)
     decoded = quantized.match(workload)
-    if not isinstance(decoded, NoMatch):
+    # In places of their own numbers of four bits are not read here.
+    if not isinstance(decoded, NoMatch) and not decoded.right.numbers:
         yield (_decoded(workload, decoded),)
     forms = groups.forms(workload)
     if not isinstance(forms, NoMatch):

@@ -119,7 +119,9 @@ class DropletSearch(BasePolicy):
 
 
 def axes_between(one: MicroKernel | None, other: MicroKernel) -> frozenset[str]:
-    """The axes in which two kernels of one rule differ; none for kernels of different rules."""
+    """The axes in which two kernels of one rule differ, of those that both have; none for kernels of different
+    rules."""
     if one is None or one.rule != other.rule:
         return frozenset()
-    return frozenset(name for name, value in other.values if one[name] != value)
+    # Not every kernel has all axes of its rule.
+    return frozenset(name for name, value in other.values if one.get(name, value) != value)

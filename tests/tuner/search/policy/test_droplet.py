@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from tests.fakes import TASK, Time, latency_s
 from tests.searching import measured_round
@@ -103,6 +104,8 @@ def test_axes_between_kernels() -> None:
     assert axes_between(SAFE, near) == {axis}
     assert axes_between(None, near) == frozenset()
     assert axes_between(MicroKernel("other", 1, near.values), near) == frozenset()
+    wider = replace(SAFE, values=(*SAFE.values, ("further", 16)))
+    assert axes_between(SAFE, wider) == axes_between(wider, SAFE) == frozenset()
 
 
 def test_where_everything_fails_it_draws_a_few_kernels_and_ends() -> None:

@@ -2,7 +2,8 @@
 
 Elementwise stages may follow. ``weight`` is any elementwise expression of n and k over tensors that are read at
 ``[n, k]``, ``[n, k // g]``, ``[k // g, n]`` or ``[n]``; it may stand in stages of its own. One of them may hold two
-numbers of four bits in a byte (``code_in``). Constants stay as they are in panels, and become float32 on their way into
+numbers of four bits in a byte (``code_in``), or as many as fit in an element, in any order (places.py), and so may zero
+points. Constants stay as they are in panels, and become float32 on their way into
 the register tile (decoded.py). A micro-kernel has the axes of every product; ``near`` and ``ahead`` are 0, ``pack`` is
 
 1: a panel is unpacked to memory before the tiles of a block use it, 0: by every tile, in registers, as it is needed.
@@ -23,10 +24,11 @@ from functools import partial
 
 from tuner.errors import IllegalKernel
 from tuner.program.job.task import SearchTask
-from tuner.program.language.dtypes import FLOATS
+from tuner.program.language.dtypes import DTYPES, FLOATS
 from tuner.program.language.expr import (
     Axis,
     Binary,
+    Cast,
     Const,
     Expr,
     Extent,
@@ -41,7 +43,7 @@ from tuner.program.language.notation import Stage
 from tuner.program.language.workload import Workload
 from tuner.program.target import Target
 from tuner.schedule.access import values as values_of
-from tuner.schedule.layout import Layout, PackLayout
+from tuner.schedule.layout import Layout, Numbers, PackLayout
 from tuner.schedule.product.atom import Atom
 from tuner.schedule.product.atoms import BYTES, FMA, best_of_vectors
 from tuner.schedule.product.axes import (
@@ -64,14 +66,13 @@ from tuner.schedule.product.parts import split_axes
 from tuner.schedule.product.product import DTYPE, can_hold_partial
 from tuner.schedule.product.rule import ProductRule
 from tuner.schedule.rule import Mismatch, NoMatch, need, pattern
-from tuner.schedule.rules.quantized.codes import code_in
-from tuner.schedule.rules.quantized.decoded import CODE, Decoded, Grouped
+from tuner.schedule.rules.quantized.codes import code_in, code_of
+from tuner.schedule.rules.quantized.decoded import CODE, WORD_BYTES, Decoded, Grouped
+from tuner.schedule.rules.quantized.places import Placed, placed_in
 from tuner.schedule.rules.quantized.words import instructions
 from tuner.schedule.space import DEFAULT_CHOICE, MicroKernel, SearchSpace
 from tuner.schedule.space import Axis as KernelAxis
 
-WORD_BYTES = 4
-"""Eight steps of k of a column stand together in a panel of numbers of four bits."""
 MIN_GROUP = 16
 """Steps of k whose sums are worth being multiplied by what they share."""
 
@@ -142,8 +143,12 @@ class Quantized(ProductRule[MatrixProduct[Decoded]]):
 
     def layouts(self, task: SearchTask, kernel: MicroKernel) -> Mapping[str, Layout]:
         right, width = self.product(task.workload).right, packed_vectors(kernel) * task.known_target.hardware.lanes()
-        layouts = {name: PackLayout(width) for name in right.constants}
-        return {**layouts, right.code.tensor: PackLayout(width, WORD_BYTES)} if right.code else layouts
+        groups = dict.fromkeys(right.constants, 1)
+        if right.code:
+            # Eight steps of k of a column stand together.
+            groups[right.code.tensor] = WORD_BYTES // DTYPES[task.workload.tensors[right.code.tensor].dtype].bytes
+        placed = {name: (numbers,) for name, numbers in right.numbers}
+        return {name: PackLayout(width, group, numbers=placed.get(name, ())) for name, group in groups.items()}
 
     def write(self, context: EmitContext) -> None:
         kernel, right = context.kernel, self.product(context.task.workload).right
@@ -195,6 +200,18 @@ def _sums(workload: Workload) -> tuple[Stage, list[Stage]]:
 def _decoded(workload: Workload, weight: Expr, n: str, k: str) -> Decoded:
     tensors, depth = workload.tensors, workload.sizes[k].constant
     bits, code = code_in(workload, weight, n, k) or (None, None)
+    numbers = dict[str, Numbers]()
+    for placed in list(placed_in(workload, weight, n, k)):
+        if code is not None and code.tensor == placed.tensor:
+            continue
+        need(placed.tensor not in numbers, "a tensor of the weight is read in two ways")
+        numbers[placed.tensor] = placed.numbers
+        if placed.steps == 1:
+            need(code is None, "two constants hold a number of four bits for each weight")
+            bits, code = code_of(workload, weight, placed)
+        else:
+            # As it is packed.
+            weight = _with_read(workload, weight, placed, n, k)
     packed, plain = dict[Read, int](), dict[Read, int]()
     for node in values_of(_put(weight, bits)):
         if node == CODE:
@@ -217,7 +234,15 @@ def _decoded(workload: Workload, weight: Expr, n: str, k: str) -> Decoded:
         raise Mismatch("the sizes of the weight are dynamic")
     dtype = "int4" if code else max(tensors[read.tensor].dtype for read, group in packed.items() if group == 1)
     grouped = _grouped(workload, weight, bits, k, depth)
-    return Decoded(_put(weight, bits), grouped, code, tuple(packed.items()), tuple(plain.items()), dtype)
+    reads_of = tuple(packed.items()), tuple(plain.items())
+    return Decoded(_put(weight, bits), grouped, code, *reads_of, dtype, numbers=tuple(numbers.items()))
+
+
+def _with_read(workload: Workload, weight: Expr, placed: Placed, n: str, k: str) -> Expr:
+    """A weight that reads a number that neighbouring steps share as an element of its constant, computed as before."""
+    read = Read(placed.tensor, (Axis(n), Binary("//", Axis(k), Const(placed.steps))))
+    number = Cast(read, workload.element_types.type_of(placed.node))
+    return rebuild(weight, lambda node: number if node == placed.node else node)
 
 
 def _put(weight: Expr, bits: Expr | None) -> Expr:
@@ -267,7 +292,7 @@ def _need_storage(workload: Workload, left: str, right: Decoded, axes: tuple[str
     is_known = dtype in FMA.left | BYTES and left not in workload.constants
     need(is_known, f"{left} is {dtype}, or constant")
     need_whole(workload, {left: (m, k)})
-    for name in right.constants:
+    for name in set(right.constants) - dict(right.numbers).keys():
         first, *rest = workload.tensors[name].dims
         is_whole = first == workload.sizes[n] and all(dim.constant is not None for dim in rest)
         need(is_whole, f"{name} is larger than what is read of it, or dynamic")

@@ -9,12 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.program.language.dims import DimExpr
-from tuner.program.language.expr import Axis, Binary, Call, Const, Expr, Extent, Read, children, reads, walk
+from tuner.program.language.expr import Axis, Binary, Call, Const, Expr, Extent, Read, children, reads, rebuild, walk
 from tuner.program.language.notation import Stage
 from tuner.program.language.program import Program
 from tuner.program.language.workload import Workload
 from tuner.program.reference import compute
 from tuner.schedule.rules.quantized.decoded import Code
+from tuner.schedule.rules.quantized.places import Placed
 
 SIGN = 8
 """The bit of four that two's complement takes for the sign."""
@@ -44,6 +45,40 @@ def _code(workload: Workload, expr: Expr, n: str, k: str) -> Code | None:
         offset = float(values[0, 0]) - numbers[0, 0]
         if offset == int(offset) and np.array_equal(values, numbers + offset):
             return Code(workload.element_types.type_of(expr), tensor, high_first, flipped, int(offset))
+    return None
+
+
+def code_of(workload: Workload, weight: Expr, placed: Placed) -> tuple[Expr, Code]:
+    """The largest part of ``weight`` that is a number of four bits, flipped and moved perhaps, that lies elsewhere."""
+    for node in walk(weight):
+        code = _moved(workload, node, placed)
+        if code is not None:
+            return node, code
+    raise AssertionError("what was placed is no part of the weight")
+
+
+def _moved(workload: Workload, expr: Expr, placed: Placed) -> Code | None:
+    place = Read(f"{placed.tensor} number", (Axis("i"),))
+    own = rebuild(expr, lambda node: place if node == placed.node else node)
+    if {node for node in walk(own) if isinstance(node, Axis | Extent | Read)} != {place, Axis("i")}:
+        return None
+    if any(isinstance(node, Call) and node.function not in EXACT for node in walk(own)):
+        return None
+    dtype, name = workload.element_types.type_of(placed.node), "numbers"
+    every = Workload(
+        Program((Stage(name, ("i",), own),), (name,)),
+        extents=(("i", DimExpr.of(SIGN * 2)),),
+        dtypes=((place.tensor, dtype), (name, workload.element_types.type_of(expr))),
+        shapes=((place.tensor, (DimExpr.of(SIGN * 2),)),),
+    )
+    numbers = np.arange(SIGN * 2)
+    (values,) = compute(every, [numbers.astype(dtype)], {})
+    if not np.isfinite(values).all():
+        return None
+    for flipped in (0, SIGN):
+        offset = float(values[0]) - flipped
+        if offset == int(offset) and np.array_equal(values, (numbers ^ flipped) + offset):
+            return Code(workload.element_types.type_of(expr), placed.tensor, False, flipped, int(offset))
     return None
 
 

@@ -22,8 +22,10 @@ from functools import partial
 import numpy as np
 
 from tuner.program.job.task import SearchTask
+from tuner.program.language.dtypes import DTYPES
 from tuner.program.language.expr import TRANSCENDENTAL, Axis, Call, Const, Expr, Extent, Read
 from tuner.schedule.access import values
+from tuner.schedule.layout import Numbers
 from tuner.schedule.loops.estimates import Floats
 from tuner.schedule.product.atom import SIGNS, Atom
 from tuner.schedule.product.axes import packed_vectors
@@ -40,7 +42,7 @@ from tuner.schedule.vector.memory import DTYPE
 
 CODE = Read("decoded.code", ())
 """What a weight reads in the place of the number that four bits are."""
-CODES = 8
+CODES, WORD_BYTES = 8, 4
 """Four-bit numbers in a word of 32 bits."""
 MAGIC, MAGIC_BITS = 2**23, 0x4B000000
 """As a float32 whose lowest bits are those of a small integer that is added to it."""
@@ -56,8 +58,9 @@ BESIDE = 0.6
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """A number is ``(four bits of tensor[n, k // 2] ^ flipped) + offset``: the lower half of the byte where k is even,
-    the upper one where it is odd; the other way round if ``high_first``. It is computed in ``dtype``."""
+    """A number is ``(four bits of tensor ^ flipped) + offset``, computed in ``dtype``: those of ``tensor[n, k // 2]``,
+    the lower half of the byte where k is even, the upper one where it is odd, the other way round if ``high_first``; or
+    those that ``Decoded.numbers`` places, which are packed in the order of k."""
 
     dtype: str
     tensor: str
@@ -82,7 +85,8 @@ class Decoded(Right):
     ``packed_reads``: the constants in it that lie along k, ``plain_reads``: all else; each with the steps of k that
     share an element of it. ``grouped``: None where no factor is shared by many steps, and while code is written that
     multiplies each weight by it. ``dtype``: what an element takes in memory. ``is_packed_ahead``: panels are read as
-    they were packed, and not unpacked first.
+    they were packed, and not unpacked first. ``numbers``: constants that hold numbers of four bits in places of their
+    own; of those in ``packed_reads`` each is an element when it is packed.
     """
 
     weight: Expr
@@ -92,6 +96,7 @@ class Decoded(Right):
     plain_reads: tuple[tuple[Read, int], ...]
     dtype: str
     is_packed_ahead: bool = True
+    numbers: tuple[tuple[str, Numbers], ...] = ()
     lies_along_n = True
 
     @property
@@ -263,8 +268,9 @@ class Decoded(Right):
 
 def _numbers(context: EmitContext, code: Code, index: TirExpr, step: TirExpr, first: TirExpr) -> TirExpr:
     lanes = context.vectors.lanes
-    bytes_of = tirx.Ramp(first * i64(4), i64(1), 4 * lanes)
-    elements = context.buffers[code.tensor][(index, tirx.floordiv(step, i64(CODES)), bytes_of)]
+    elements_of = WORD_BYTES // DTYPES[context.task.workload.tensors[code.tensor].dtype].bytes
+    places = tirx.Ramp(first * i64(elements_of), i64(1), elements_of * lanes)
+    elements = context.buffers[code.tensor][(index, tirx.floordiv(step, i64(CODES)), places)]
     word = tirx.reinterpret(vector_type("uint32", lanes), elements)
     at = tirx.floormod(step, i64(CODES))
     if code.high_first:

@@ -81,6 +81,8 @@ def _unwrapped(workload: Workload, types: ElementTypes, right: Decoded, expr: Ex
         case Read() if expr == CODE:
             assert right.code is not None
             return right.code.offset, right.code.offset + CODES - 1
+        case Read(tensor=tensor) if tensor in dict(right.numbers):
+            return 0, CODES - 1
         case Read(tensor=tensor):
             dtype = DTYPES[workload.tensors[tensor].dtype]
             return _range_of(dtype.kind, dtype.bits) if dtype.kind in "iu" else None

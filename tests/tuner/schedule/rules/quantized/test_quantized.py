@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,7 +18,7 @@ from tuner.program.job.task import SearchTask
 from tuner.program.language.workload import ShapeVar, Workload
 from tuner.program.target import Target, native
 from tuner.schedule import NoMatch, rules_of
-from tuner.schedule.layout import PackLayout
+from tuner.schedule.layout import PackLayout, layout_from_json
 from tuner.schedule.rules.quantized import Quantized, match
 from tuner.schedule.space import MicroKernel
 
@@ -72,7 +73,9 @@ def test_four_bits_are_found_by_what_is_computed(weight: str, offset: int, flipp
     ("weight", "fields", "reason"),
     [
         ("w[n, k] * 2", {"constant": []}, "neither along n, nor a constant"),
-        ("(w[n, k // 2] >> (3 * (k % 2))) & 15", {}, "values of axes"),
+        ("(w[n, k // 2] >> (4 * (k % 2))) & 7", {}, "values of axes"),
+        ("(w[n, k // 2] >> (5 * (k % 2))) & 15", {}, "values of axes"),
+        ("(w[n, k // 2] >> (4 * ((n + k) % 2))) & 15", {}, "values of axes"),
         (f"{HALF} & k", {}, "values of axes"),
         (f"({HALF}) * s[k]", {}, "neither along n"),
         (f"({HALF}) * s[n // 3]", {}, "shared by columns"),
@@ -120,6 +123,41 @@ def test_kernels_of_any_sizes_are_right(
     kernel = next(each for each in drawn if (each["pack"], each["late"]) == (pack, late))
     sizes = [task.workload.dims({"T": size}) for size in (0, 1, 7, 64)]
     assert built_problems(task, kernel, sizes) == [], kernel
+
+
+WORD = "(w[k // 8, n] >> (4 * (k % 8))) & 15"
+ZERO = "(z0[k // 16, n // 8] >> (4 * (n % 8))) & 15"
+OF_WORDS: Mapping[str, Any] = {"constant": ["w", "z0", "s"], "dtype": {"w": "int32", "z0": "int32"}}
+OF_BYTES: Mapping[str, Any] = {"constant": ["w", "z0", "s"], "dtype": {"w": "uint8", "z0": "uint8"}}
+PLACED: Mapping[str, Workload] = {
+    "GPTQ": workload_of(f"(cast({WORD}, float32) - cast(({ZERO}) + 1, float32)) * s[k // 16, n]", k=48, **OF_WORDS),
+    "AWQ": workload_of(
+        f"cast(((w[k, n // 8] >> (n % 2 * 16 + n % 8 // 2 * 4)) & 15) - ({ZERO}), float32) * s[k // 16, n]", **OF_WORDS,
+    ),
+    "blocks in halves": workload_of(
+        "(cast((w[n, k // 32, k % 16] >> (4 * (k % 32 // 16))) & 15, float32) - 8) * s[n, k // 32]", k=70,
+        constant=["w", "s"],
+    ),
+    "blocks in neighbours, zero points in halves": workload_of(
+        "cast(((w[n, k // 32, k % 32 // 2] >> (4 * (k % 2))) & 15)"
+        " - ((z0[n, k // 64] >> (4 * (k // 32 % 2))) & 15), float32) * s[n, k // 32]", k=70, **OF_BYTES,
+    ),
+    "a byte for each": workload_of("cast(w[n, k] & 15, int8) * s[n]", dtype={"w": "uint8"}, k=33),
+}  # fmt: skip
+"""Numbers of four bits in the orders that others pack them in."""
+
+
+@pytest.mark.parametrize(("name", "form"), diagonal(PLACED, ["by tiles", "late", "by blocks"], every=3))
+def test_four_bits_are_taken_wherever_they_lie(name: str, form: str) -> None:
+    task, pack, late = task_of(PLACED[name]), int(form == "by blocks"), int(form == "late")
+    assert rules_of(task)[0].name == RULE.name
+    right = RULE.product(task.workload).right
+    assert right.numbers
+    assert right.dtype == "int4"
+    kernel = small_kernel(task, pack, late if right.grouped else 0)
+    assert built_problems(task, kernel, [task.workload.dims({"T": 9})]) == []
+    layout = RULE.layouts(task, kernel)["w"]
+    assert layout_from_json(json.loads(json.dumps(layout.to_json()))) == layout
 
 
 FURTHER: Mapping[str, Workload] = {
