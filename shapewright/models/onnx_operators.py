@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from shapewright.models.graph import ONE, CannotLift, Shape
+from shapewright.models.onnx_rows import attention, batch_norm, norm, reduce, softmax
 from shapewright.models.onnx_schemas import Call, Result, axis_of
 from shapewright.models.onnx_values import broadcast_shapes, dims_of, reshaped
 from shapewright.models.onnx_windows import conv, conv_transpose, global_mean, pool
@@ -74,57 +75,6 @@ def _gemm(call: Call) -> Result:
         raise CannotLift("C is not of the product's shape")
     call.attr("beta"), call.attr("broadcast")
     return Translated("linear" if is_nk else "matmul", call.tensors(3)), shape
-
-
-# -- rows -----------------------------------------------------------------------------------------------------------
-def _norm(op: str, count: int) -> Callable[[Call], Result]:
-    def translate(call: Call) -> Result:
-        x = call.shape(0)
-        attrs = {"rank": len(x) - axis_of(call.attr("axis"), len(x)), "eps": call.attr("epsilon")}
-        return Translated(op, call.tensors(count), attrs), x
-
-    return translate
-
-
-def _batch_norm(call: Call) -> Result:
-    is_test = call.attr("is_test") if call.version < 7 else not call.attr("training_mode")
-    # Between an attribute that says so and another one, it was the number of the outputs.
-    if not is_test or (call.version < 14 and call.outputs > 1):
-        raise CannotLift("its statistics are those of the batch")
-    call.attr("momentum")  # of the statistics, which are not updated
-    return Translated("batch_norm", call.tensors(5), {"eps": call.attr("epsilon")}), call.shape(0)
-
-
-def _softmax(call: Call) -> Result:
-    x = call.shape(0)
-    axis = axis_of(call.attr("axis"), len(x))
-    if call.version < 13 and axis != len(x) - 1:
-        raise CannotLift("it is over several axes, as before operator set 13")
-    return Translated("softmax", call.tensors(1), {"axis": axis}), x
-
-
-def _attention(call: Call) -> Result:
-    q, v = call.shape(0), call.shape(2)
-    if len(q) != 4 or len(v) != 4:
-        raise CannotLift("its tensors do not have four axes")
-    if call.tensor(3) is not None and call.shape(3)[-1:] != call.shape(1)[2:3]:
-        # ONNX fills a shorter one with -inf, also where its last axis is 1.
-        raise CannotLift("its mask is not of as many keys as there are")
-    attrs = {"causal": bool(call.attr("is_causal")), "scale": call.attr("scale")}
-    return Translated("attention", (*call.tensors(4), None)[:4], attrs), (*q[:3], v[3])
-
-
-def _reduce(call: Call) -> Result:
-    x, given, keep = call.shape(0), call.integers("axes", 1), bool(call.attr("keepdims"))
-    is_noop = call.attr("noop_with_empty_axes")
-    if given == [] and call.attr("axes") is not None:
-        raise CannotLift("its attribute axes is empty")
-    if not given and is_noop:
-        return Translated("identity", call.tensors(1)), x
-    axes = sorted({axis_of(axis, len(x)) for axis in given or range(len(x))})
-    shape = tuple(ONE if axis in axes else dim for axis, dim in enumerate(x) if keep or axis not in axes)
-    kind = call.op.removeprefix("Reduce").lower()
-    return Translated("reduce", call.tensors(1), {"kind": kind, "axes": axes, "keep": keep}), shape
 
 
 # -- elementwise with attributes ------------------------------------------------------------------------------------
@@ -268,12 +218,12 @@ TRANSLATIONS: Mapping[str, Callable[[Call], Result]] = {
     "ConvTranspose": conv_transpose,
     **dict.fromkeys(("MaxPool", "AveragePool"), pool),
     "GlobalAveragePool": global_mean,
-    "LayerNormalization": _norm("layer_norm", 3),
-    **dict.fromkeys(("RMSNormalization", "SimplifiedLayerNormalization"), _norm("rms_norm", 2)),
-    "BatchNormalization": _batch_norm,
-    "Softmax": _softmax,
-    "Attention": _attention,
-    **dict.fromkeys(("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin"), _reduce),
+    "LayerNormalization": norm("layer_norm", 3),
+    **dict.fromkeys(("RMSNormalization", "SimplifiedLayerNormalization"), norm("rms_norm", 2)),
+    "BatchNormalization": batch_norm,
+    "Softmax": softmax,
+    "Attention": attention,
+    **dict.fromkeys(("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin"), reduce),
     "Gelu": _gelu,
     "LeakyRelu": _sloped("leaky_relu"),
     "Elu": _sloped("elu"),

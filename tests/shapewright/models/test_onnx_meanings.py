@@ -302,6 +302,34 @@ def normalized(image: Any, constants: dict[str, Any]) -> Any:
     return torch.nn.functional.batch_norm(conv, vector, vector, vector, vector).numpy()
 
 
+NORMS = {"LayerNormalization": "xvv", "RMSNormalization": "xv", "SimplifiedLayerNormalization": "xv"}
+VECTORS: dict[str, tuple[tuple[int, ...], int, tuple[int, ...], bool]] = {
+    "of the last axis": ((4, 4), -1, (4,), True),
+    "of the last axis, with ones": ((4, 4), -1, (1, 4), True),
+    "of two axes": ((2, 4, 4), 1, (4, 4), True),
+    "of rows": ((4, 4), -1, (4, 1), False),
+    "of rows of three axes": ((4, 1, 4), -1, (4, 1, 1), False),
+    "of one row's elements each": ((4, 4), -1, (4, 4), False),
+    "one number": ((4, 4), -1, (1,), False),
+    "of the last one of two axes": ((2, 4, 4), 1, (4,), False),
+    "of the first one of two axes": ((2, 4, 4), 1, (4, 1), False),
+    "broadcast along an axis of size 1": ((4, 4, 1), 1, (4,), False),
+    "of more axes": ((4, 4), -1, (1, 1, 4), False),
+}
+
+
+@pytest.mark.parametrize("op", NORMS)
+@pytest.mark.parametrize("case", VECTORS)
+def test_a_norm_has_vectors_of_the_axes_that_it_normalizes(op: str, case: str) -> None:
+    shape, axis, own, is_lifted = VECTORS[case]
+    rng = np.random.default_rng(0)
+    x, vector = (rng.standard_normal(size).astype(np.float32) for size in (shape, own))
+    model = built([node(op, NORMS[op], axis=axis)], {"x": shape}, {"v": vector}, 23)
+    assert ("y" in reasons_of(model)) != is_lifted
+    if is_lifted and not op.startswith("Simplified"):
+        assert compared(model, x).compared == {"y"}
+
+
 @pytest.mark.parametrize("op", ["Max", "Min", "Sum", "Mean"])
 def test_operators_of_any_number_of_tensors(op: str) -> None:
     one = built([node(op), EXP], {"x": (3, 4)})
