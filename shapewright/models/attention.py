@@ -60,6 +60,9 @@ def attention(operation: Operation) -> Draft:
         nodes, names = _shared(graph, nodes, names)
     sizes = _sizes(graph, nodes, names)
     share = _share(sizes)
+    if operation.shape != graph.shape(operation.tensor(0).name):
+        # A mask that hides nothing, and so is left out, may say how large the scores become.
+        raise CannotLift("the mask's shape is not that of the scores")
     scale, mask = _scale(operation, sizes["d"]), plain_mask(graph, operation.input(3))
     seen = _seen(operation, sizes)
     laid = _laid_out(graph, nodes, names, share)

@@ -170,6 +170,23 @@ def test_where_there_is_no_key_rows_are_zero(keys: int) -> None:
     np.testing.assert_allclose(out, weights @ v, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("mask", [(3, 1, 4, 4), (1, 1, 1, 4, 4), (2, 1, 1, 4, 4), (1, 1, 3, 4)])
+def test_a_mask_to_which_scores_are_broadcast_is_not_left_out(mask: tuple[int, ...]) -> None:
+    nodes = [
+        helper.make_node("Transpose", ["k"], ["kt"], perm=[0, 1, 3, 2]),
+        helper.make_node("MatMul", ["q", "kt"], ["products"]),
+        helper.make_node("Where", ["seen", "none", "least"], ["mask"]),
+        helper.make_node("Add", ["products", "mask"], ["scores"]),
+        helper.make_node("Softmax", ["scores"], ["weights"], axis=-1),
+        helper.make_node("MatMul", ["weights", "v"], ["y"]),
+    ]
+    constants = {"seen": np.ones(mask, bool), "none": np.float32(0), "least": np.float32(-1e9)}
+    q = np.random.default_rng(0).standard_normal((1, 2, 1 if mask[-2] == 3 else 4, 8)).astype(np.float32)
+    k = np.random.default_rng(1).standard_normal((1, 2, 4, 8)).astype(np.float32)
+    model = built(nodes, {"q": q.shape, **dict.fromkeys("kv", k.shape)}, constants)
+    assert "the mask's shape" in left(compared(model, q, k, k))
+
+
 def test_a_number_is_the_one_that_a_float_holds() -> None:
     """Models write sqrt(2 / pi), exporters what is left of it in float32."""
     keys = set()
