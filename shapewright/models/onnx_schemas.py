@@ -36,7 +36,8 @@ HINTS = frozenset({"consumed_inputs"})
 class Operator:
     """``version``: the operator set that brought this meaning. ``defaults``: by attribute, None where there is none.
 
-    ``kinds``: by attribute the type that it has in a file. ``inputs``: the least and the most that a node has.
+    ``kinds``: by attribute the type that it has in a file. ``inputs``: the least and the most that a node has;
+    ``optional``: the positions of those that may be left out.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Operator:
     defaults: Mapping[str, Any]
     kinds: Mapping[str, int]
     inputs: tuple[int, int]
+    optional: frozenset[int]
 
     def require_form(self, node: Any, opset: int) -> None:
         """Raises CannotLift for attributes that it has not, and for numbers of inputs."""
@@ -55,6 +57,9 @@ class Operator:
         least, most = self.inputs
         if not least <= len(node.input) <= most:
             raise CannotLift(f"it has {len(node.input)} inputs")
+        for position, name in enumerate(node.input):
+            if not name and position not in self.optional:
+                raise CannotLift(f"its input {position} is left out, and operator set {opset} requires it")
 
 
 class Operators:
@@ -87,7 +92,7 @@ def _standard(name: str, opset: int) -> Operator:
     import onnx  # noqa: PLC0415 - a frontend for those who have the framework
 
     if name in RUNTIMES_OWN:
-        return Operator(name, opset, RUNTIMES_OWN[name], {}, (2, 2))
+        return Operator(name, opset, RUNTIMES_OWN[name], {}, (2, 2), frozenset())
     try:
         schema = onnx.defs.get_schema(name, opset, "")
     except onnx.defs.SchemaError as error:
@@ -96,7 +101,10 @@ def _standard(name: str, opset: int) -> Operator:
         raise CannotLift(f"what it means in operator set {opset} is not known")
     defaults = {each: _default(value) for each, value in schema.attributes.items()}
     kinds = {each: int(value.type.value) for each, value in schema.attributes.items()}
-    return Operator(name, schema.since_version, defaults, kinds, (schema.min_input, schema.max_input))
+    inputs = schema.min_input, schema.max_input
+    kind = onnx.defs.OpSchema.FormalParameterOption.Optional
+    optional = frozenset(position for position, each in enumerate(schema.inputs) if each.option == kind)
+    return Operator(name, schema.since_version, defaults, kinds, inputs, optional)
 
 
 def _default(attribute: Any) -> Any:
