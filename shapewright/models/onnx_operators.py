@@ -90,7 +90,7 @@ def _sloped(op: str) -> Callable[[Call], Result]:
 
 
 def _hard_sigmoid(call: Call) -> Result:
-    if abs(call.attr("alpha") - 1 / 6) > 1e-6 or abs(call.attr("beta") - 0.5) > 1e-6:
+    if not (abs(call.attr("alpha") - 1 / 6) <= 1e-6 and abs(call.attr("beta") - 0.5) <= 1e-6):
         raise CannotLift("another slope than 1/6")
     return Translated("hardsigmoid", call.tensors(1)), call.shape(0)
 

@@ -120,6 +120,15 @@ def test_a_node_that_has_not_the_form_of_its_operator_is_left(case: str) -> None
     assert reason in left_for or "inconsistent" in left_for
 
 
+@pytest.mark.parametrize("number", [0.2, float("nan"), float("inf")])
+def test_a_hard_sigmoid_of_another_slope_is_left(number: float) -> None:
+    for alpha, beta in ((number, 0.5), (1 / 6, number)):
+        one = node("HardSigmoid", alpha=alpha, beta=beta)
+        assert "slope" in reasons_of(built([one, EXP], {"x": (3, 4)}))["y"]
+    usual = built([node("HardSigmoid", alpha=1 / 6), EXP], {"x": (3, 4)})
+    assert "y" in compared(usual, X).compared
+
+
 def test_an_attribute_with_its_default_says_nothing() -> None:
     one = node("Attention", "qkv", softcap=0.0, qk_matmul_output_mode=0, left_window_size=-1)
     q = np.random.default_rng(0).standard_normal((1, 2, 4, 8))
