@@ -16,6 +16,7 @@ from shapewright.models.defects import defect
 from shapewright.models.graph import CannotLift, Graph, Node, Shape
 from shapewright.models.model import Model
 from shapewright.models.onnx_dims import Dims, dtype_of
+from shapewright.models.onnx_inferred import CHECK, inferred
 from shapewright.models.onnx_operators import TRANSLATIONS
 from shapewright.models.onnx_parts import parts_of
 from shapewright.models.onnx_schemas import Call, Operator, Operators, attribute_value
@@ -27,7 +28,6 @@ from tuner.program.language.dims import MAX_DIM, DimExpr
 
 OVERRIDDEN_SINCE = 4
 """The version of the file's format since which an initializer that is an input too is only its default."""
-CHECK = "onnx.checker.check_model says more"
 
 
 def from_file(path: Path) -> Model:
@@ -44,17 +44,7 @@ def from_file(path: Path) -> Model:
 
 def from_onnx(proto: Any) -> Model:
     """An ``onnx.ModelProto``. Raises InvalidInput where it is none that could run."""
-    return _Reader(_inferred(proto)).model()
-
-
-def _inferred(proto: Any) -> Any:
-    import onnx  # noqa: PLC0415
-
-    try:
-        return onnx.shape_inference.infer_shapes(proto, data_prop=True)
-    except Exception as error:  # classes of its own, which differ between releases
-        reason = f"ONNX finds it inconsistent: {(str(error).splitlines() or [''])[0][:200]}"
-        raise InvalidInput("model", reason, CHECK) from error
+    return _Reader(inferred(proto)).model()
 
 
 class _Reader:

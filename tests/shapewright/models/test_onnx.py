@@ -19,7 +19,7 @@ from torch.nn import functional
 import shapewright as sw
 from tests.shapewright.models.checking import TARGET
 from tests.shapewright.models.nets import Encoder, Pictures
-from tests.shapewright.models.onnx_cases import check, reasons_of, values_of
+from tests.shapewright.models.onnx_cases import built, check, reasons_of, values_of
 from tests.shares import diagonal, every
 from tuner.errors import InvalidInput
 from tuner.program.language.dims import parse_dim
@@ -175,3 +175,26 @@ def test_a_file_that_is_no_model_is_refused(tmp_path: Path) -> None:
     path.write_bytes(b"\xff\xfe not a model")
     with pytest.raises(InvalidInput, match=r"broken\.onnx"):
         sw.extract(path)
+
+
+def test_the_values_of_weights_are_not_given_to_onnxs_inference(monkeypatch: Any) -> None:
+    """It takes no more than 2 GiB, and a model in memory may be larger."""
+    given: list[Any] = []
+    original = onnx.shape_inference.infer_shapes
+
+    def infer(proto: Any, **options: Any) -> Any:
+        given.append(proto)
+        return original(proto, **options)
+
+    monkeypatch.setattr(onnx.shape_inference, "infer_shapes", infer)
+    wide, mask, shape = np.ones((256, 256), np.float32), np.ones((16, 16), bool), np.array([-1, 256])
+    nodes = [helper.make_node("Reshape", ["x", "shape"], ["y"]), helper.make_node("MatMul", ["y", "wide"], ["z"])]
+    model = built(nodes, {"x": ("b", 256)}, {"wide": wide, "mask": mask, "shape": shape})
+    before = model.SerializeToString()
+    (task,) = sw.extract(model, shape_vars={"b": range(1, 5)}, target=TARGET)
+    assert str(task.workload) == "dense(m=b, n=256, k=256)"
+    (light,) = given
+    assert light.ByteSize() < len(before) - wide.nbytes
+    kept = {each.name for each in light.graph.initializer if each.data_location != TensorProto.EXTERNAL}
+    assert kept == {"mask", "shape"}
+    assert model.SerializeToString() == before
