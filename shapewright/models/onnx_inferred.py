@@ -15,6 +15,8 @@ def inferred(proto: Any) -> Any:
     """A copy of an ``onnx.ModelProto`` with shapes, without the values of its weights. Raises InvalidInput."""
     import onnx  # noqa: PLC0415 - a frontend for those who have the framework
 
+    if not proto.HasField("graph"):
+        raise InvalidInput("model", "there is no graph in it", "what an ONNX exporter wrote to its end")
     try:
         return onnx.shape_inference.infer_shapes(_without_weights(proto), data_prop=True)
     except Exception as error:  # classes of its own, which differ between releases

@@ -175,6 +175,12 @@ def test_a_file_that_is_no_model_is_refused(tmp_path: Path) -> None:
     path.write_bytes(b"\xff\xfe not a model")
     with pytest.raises(InvalidInput, match=r"broken\.onnx"):
         sw.extract(path)
+    graph = made([helper.make_node("Relu", ["x"], ["y"])], {"x": ("b", 8)}, {}).graph
+    for without_a_graph in (b"", onnx.ModelProto(ir_version=8).SerializeToString(), graph.SerializeToString()):
+        path.write_bytes(without_a_graph)
+        with pytest.raises(InvalidInput, match="no graph") as caught:
+            sw.extract(path)
+        assert caught.value.field == "model"
 
 
 def test_the_values_of_weights_are_not_given_to_onnxs_inference(monkeypatch: Any) -> None:
