@@ -194,7 +194,8 @@ RMS_NORM = [
 ]
 CENTRED = ("sub", "x", ("mean", "x"))
 PLAIN_NORM = _over_root(CENTRED, ("add", ("mean", _squared(CENTRED)), "eps"))
-LAYER_NORM = ("add", ("mul", "gamma", PLAIN_NORM), "beta")
+SCALED_NORM = ("mul", "gamma", PLAIN_NORM)
+LAYER_NORM = ("add", SCALED_NORM, "beta")
 ROTARY = ("add", ("mul", "x", "cos"), ("mul", ("cat", ("neg", ("part", "x")), ("part", "x")), "sin"))
 """The halves of the last axis turned as the two parts of a complex number."""
 BATCHED = ("reshape", ("matmul", ("reshape", "x"), ("reshape", "y")))
@@ -220,6 +221,8 @@ def _norm(op: str, *vectors: str) -> Callable[[Graph, Node, Bound], Made]:
             return None
         if not isinstance(x, str) or graph[x].dtype != root.dtype or (not vectors and _is_scaled(graph, root)):
             return None
+        if "beta" not in vectors and _becomes_layer_norm(graph, root):
+            return None
         return op, (x, *(bound[name] for name in vectors)), {"rank": 1, "eps": float(eps)}
 
     return make
@@ -231,6 +234,17 @@ def _is_scaled(graph: Graph, root: Node) -> bool:
     while reader is not None and reader.op in ("cast", "identity"):
         reader = graph.only_reader(reader.name)
     return reader is not None and reader.op == "mul" and any(_is_vector(graph, each) for each in reader.inputs)
+
+
+def _becomes_layer_norm(graph: Graph, root: Node) -> bool:
+    """Whether a value is what a layer norm adds its bias to: what is centred once is an RMS norm's input, too."""
+    reader = graph.only_reader(root.name)
+    while reader is not None and reader.op == "identity":
+        reader = graph.only_reader(reader.name)
+    if reader is None or reader.op != "add":
+        return False
+    found = _matches(graph, LAYER_NORM, reader.name, {})
+    return any(_is_closed(graph, each, reader.name) and _is_vector(graph, each.bound["beta"]) for each in found)
 
 
 def _is_vector(graph: Graph, value: Input) -> bool:
@@ -341,9 +355,11 @@ REWRITES = (
     Rewrite(GELU, _unary("gelu")),
     Rewrite(GELU_TANH, _unary("gelu_tanh")),
     Rewrite(SILU, _unary("silu")),
+    Rewrite(LAYER_NORM, _norm("layer_norm", "gamma", "beta")),
+    Rewrite(SCALED_NORM, _norm("layer_norm", "gamma")),
+    Rewrite(PLAIN_NORM, _norm("layer_norm")),
     Rewrite(RMS_NORM, _norm("rms_norm", "gamma")),
     Rewrite(PLAIN_RMS_NORM, _norm("rms_norm")),
-    Rewrite(LAYER_NORM, _norm("layer_norm", "gamma", "beta")),
     Rewrite(ROTARY, _rotary),
     Rewrite(ATTENTION, _attention),
 )

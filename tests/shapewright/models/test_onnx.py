@@ -52,6 +52,55 @@ def test_a_model_has_the_same_workloads_from_onnx_and_from_torch(kind: str) -> N
     assert [task.shape_vars for task in found] == [task.shape_vars for task in own]
 
 
+@pytest.mark.parametrize("centred", [["c", "c"], ["c", "d"]], ids=["once", "twice"])
+@pytest.mark.parametrize("vectors", ["gb", "g", ""])
+def test_a_layer_norm_that_is_spelled_out_is_one(vectors: str, centred: list[str]) -> None:
+    """PyTorch's exporter does so before operator set 17, and centres once."""
+    numbers = {"last": np.array([-1]), "two": np.float32(2), "eps": np.float32(1e-5)}
+    constants = {name: np.random.default_rng(0).standard_normal(8).astype(np.float32) for name in vectors}
+    nodes = [
+        helper.make_node("ReduceMean", ["x", "last"], ["m"]),
+        *(helper.make_node("Sub", ["x", "m"], [name]) for name in dict.fromkeys(centred)),
+        helper.make_node("Pow", [centred[0], "two"], ["q"]),
+        helper.make_node("ReduceMean", ["q", "last"], ["v"]),
+        helper.make_node("Add", ["v", "eps"], ["e"]),
+        helper.make_node("Sqrt", ["e"], ["s"]),
+        helper.make_node("Div", [centred[1], "s"], ["n"]),
+        *([helper.make_node("Mul", ["n", "g"], ["y"])] if "g" in vectors else []),
+        *([helper.make_node("Add", ["y", "b"], ["z"])] if "b" in vectors else []),
+    ]
+    model = built(nodes, {"x": ("rows", 8)}, {**numbers, **constants})
+    found = sw.extract(model, shape_vars={"rows": range(1, 5)}, target=TARGET)
+    if vectors:
+        whole = helper.make_node("LayerNormalization", ["x", *vectors], ["y"])
+        own = sw.extract(built([whole], {"x": ("rows", 8)}, constants), shape_vars={"rows": range(1, 5)}, target=TARGET)
+        assert [task.workload.key for task in found] == [task.workload.key for task in own]
+    assert [str(task.workload).partition("(")[0] for task in found] == ["layer_norm"]
+    x = np.random.default_rng(1).standard_normal((3, 8)).astype(np.float32) + 5
+    check(model, [values_of(model, [x])])
+
+
+def test_what_is_centred_for_others_too_is_an_rms_norm() -> None:
+    nodes = [
+        helper.make_node("ReduceMean", ["x", "last"], ["m"]),
+        helper.make_node("Sub", ["x", "m"], ["c"]),
+        helper.make_node("Mul", ["c", "c"], ["q"]),
+        helper.make_node("ReduceMean", ["q", "last"], ["v"]),
+        helper.make_node("Add", ["v", "eps"], ["e"]),
+        helper.make_node("Sqrt", ["e"], ["s"]),
+        helper.make_node("Div", ["c", "s"], ["n"]),
+        helper.make_node("Mul", ["n", "g"], ["y"]),
+        helper.make_node("Add", ["y", "g"], ["z"]),
+        helper.make_node("MatMul", ["z", "c"], ["o"]),
+    ]
+    constants = {"last": np.array([-1]), "eps": np.float32(1e-5), "g": np.arange(8, dtype=np.float32)}
+    model = built(nodes, {"x": (8, 8)}, constants)
+    x = np.random.default_rng(1).standard_normal((8, 8)).astype(np.float32)
+    assert {"c", "z"} <= check(model, [values_of(model, [x])], minimum=1).compared
+    labels = [str(task.workload).partition("(")[0] for task in sw.extract(model, target=TARGET)]
+    assert "rms_norm" in labels
+
+
 class Idioms(nn.Module):  # type: ignore[misc]
     """What exporters spell out: heads that are repeated, masks, statistics over several axes, sizes in arithmetic."""
 
