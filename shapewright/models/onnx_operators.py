@@ -25,7 +25,7 @@ BINARY_NAMES: Mapping[str, str] = {
     "Sum": "add",
 }
 """The neutral operations of two tensors, by ONNX name."""
-NUMPY_BROADCASTS = {"Add": 7, "Sub": 7, "Mul": 7, "Div": 7, "Pow": 7, "Gemm": 7}
+NUMPY_BROADCASTS = {"Add": 7, "Sub": 7, "Mul": 7, "Div": 7, "Pow": 7, "Gemm": 7, "And": 7}
 """The operator sets since which operands are broadcast as in NumPy; for the others it is 8."""
 
 

@@ -250,6 +250,15 @@ def test_operands_are_broadcast_as_their_operator_set_does(opset: int) -> None:
     assert compared(same, X, X, right=-(X * X)).compared >= {"y"}
 
 
+@pytest.mark.parametrize("opset", [7, 12, 23])
+def test_masks_are_joined_as_their_operator_set_broadcasts(opset: int) -> None:
+    joined = built([node("And", "pq"), node("Cast", "y", "z", to=1)], {"x": (3, 4)}, opset=opset)
+    joined.graph.input.extend(helper.make_tensor_value_info(name, onnx.TensorProto.BOOL, dims)
+                              for name, dims in {"p": (3, 4), "q": (2, 1, 4)}.items())  # fmt: skip
+    found = from_onnx(joined).graph["y"]
+    assert (found.op, [dim.constant for dim in found.shape or ()]) == ("both", [2, 3, 4])
+
+
 def test_softmax_before_operator_set_13_is_over_all_axes_from_its_own_on() -> None:
     x = np.random.default_rng(0).standard_normal((2, 3, 4))
     assert "several axes" in left(compared(built([node("Softmax")], {"x": (2, 3, 4)}, opset=11), x, right=x))
