@@ -9,25 +9,22 @@ from shapewright.models.graph import Shape
 from shapewright.models.model import Place
 from tuner.errors import InvalidInput
 from tuner.program.language.dims import MAX_DIM, DimExpr, parse_dim
+from tuner.program.language.shape_vars import is_name
 
 SYMBOL_LENGTH = 30
 """Characters of a name that become part of a symbol."""
 
 
 class Dims:
-    """The dims of one file: sizes, expressions over symbols, names that are no identifiers, and those not given.
+    """The dims of one file: sizes, expressions over symbols, names that no variable can have, and those not given.
 
-    ``places``: by symbol the dims of inputs that have its size. ``names``: what the file calls a symbol.
+    Every symbol is the name of a shape variable. ``places``: by symbol the dims of inputs that have its size.
     """
 
     def __init__(self, graph: Any) -> None:
         self.places: dict[str, list[Place]] = {}
-        self._symbols: dict[str, str] = {}
+        self._symbols: dict[tuple[str, bool], str] = {}
         self._taken = frozenset().union(*(_symbols(value.type) for value in _values(graph)))
-
-    @property
-    def names(self) -> dict[str, str]:
-        return {symbol: text for text, symbol in self._symbols.items()}
 
     def input(self, value: Any) -> tuple[Shape | None, str]:
         """Shape and dtype of an input, whose sizes that are not given are symbols of their own."""
@@ -61,15 +58,16 @@ class Dims:
 
     def _symbol(self, text: str, is_shared: bool = True) -> DimExpr:
         """The symbol of a name; ``is_shared``: of what the file calls by that name."""
-        if text not in self._symbols:
+        key = text, is_shared
+        if key not in self._symbols:
             kept = "".join(char if char.isascii() and char.isalnum() else "_" for char in text)[:SYMBOL_LENGTH]
             symbol = kept if kept[:1].isalpha() else f"d_{kept}"
             if is_shared:
                 symbol = f"{symbol}_{len(self._symbols)}"
             while symbol in self._taken or symbol in self._symbols.values():
                 symbol += "_"
-            self._symbols[text] = symbol
-        return DimExpr.var(self._symbols[text])
+            self._symbols[key] = symbol
+        return DimExpr.var(self._symbols[key])
 
 
 def _values(graph: Any) -> Iterator[Any]:
@@ -82,12 +80,12 @@ def _symbols(kind: Any) -> frozenset[str]:
 
 
 def _parsed(text: str) -> DimExpr | None:
-    """An expression over symbols; a number is the name of a size that is not known."""
+    """An expression over names that shape variables can have; a number is the name of a size that is not known."""
     try:
         expression = parse_dim(text)
     except InvalidInput:
         return None
-    return expression if expression.constant is None else None
+    return expression if expression.constant is None and all(map(is_name, expression.variables)) else None
 
 
 def dtype_of(number: Any) -> str:

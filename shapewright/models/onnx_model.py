@@ -79,7 +79,7 @@ class _Reader:
         outputs = tuple(dict.fromkeys(each.name for each in graph.output))
         for name in outputs:
             self._require(name, "the model returns")
-        return Model(recognised(Graph(self._nodes, outputs)), self._dims.places, {}, self._dims.names)
+        return Model(recognised(Graph(self._nodes, outputs)), self._dims.places, {}, {})
 
     def _add(self, node: Node) -> None:
         if node.name in self._nodes:

@@ -231,6 +231,23 @@ def test_sizes_of_different_inputs_are_different_symbols() -> None:
     assert symbols[1] == "x_0"
 
 
+@pytest.mark.parametrize("name", ["batch size", "if", "weight", "n" * 60, "ä", "7", "weight*2", "Max(1, s0)"])
+def test_a_dim_of_any_name_can_be_given_its_sizes(name: str) -> None:
+    """By the name that is told where it is missing: shape variables cannot have every name."""
+    model = built([node("Neg"), EXP], {"x": (name, "other", 4)})
+    with pytest.raises(InvalidInput, match=r"\(x:0\)") as caught:
+        sw.extract(model, shape_vars={"other": range(1, 5)}, target=TARGET)
+    symbol = caught.value.field.removeprefix("shape_vars.")
+    (task,) = sw.extract(model, shape_vars={"other": range(1, 5), symbol: range(1, 3)}, target=TARGET)
+    assert task.workload.variables == {"other", symbol}
+
+
+def test_a_size_that_is_not_given_is_that_of_no_other_dim() -> None:
+    model = built([node("Neg", ["a b"]), EXP], {"a b": (None, 4), "w": ("a b_0", 4)})
+    first, second = (shape_of(model, name) for name in ("a b", "w"))
+    assert first != second
+
+
 def test_squeezing_every_axis_of_size_1_needs_sizes() -> None:
     assert "dynamic" in compared(built([node("Squeeze"), EXP], {"x": ("a", 1)}), X[:, :1]).left["y"]
     assert "z" in compared(built([node("Squeeze"), EXP], {"x": (3, 1)}), X[:, :1]).compared

@@ -29,7 +29,7 @@ class ShapeVar:
     values: range | tuple[int, ...]
 
     def __init__(self, name: str, values: Iterable[int]) -> None:
-        if not _is_name(name):
+        if not is_name(name):
             raise InvalidInput(
                 "shape_vars",
                 f"{shown(name)} is not a name",
@@ -145,7 +145,7 @@ class WorkloadInstance:
         return format_shape(self.shape)
 
 
-def _is_name(name: object) -> bool:
+def is_name(name: object) -> bool:
     """Whether dims, instances and URLs can tell the name from everything else that they hold."""
     plain = isinstance(name, str) and len(name) <= MAX_NAME and name.isascii() and name.isidentifier()
     return plain and not keyword.iskeyword(str(name)) and name != "weight"
