@@ -48,6 +48,51 @@ def int_matmul(operation: Operation) -> Draft:
     return _rows(operation, x, w, is_kn=True, dtypes=OF_BYTES)
 
 
+def linear_int4(operation: Operation) -> Draft:
+    """Rows by a matrix of numbers of four bits in blocks along k, each with a scale and perhaps a zero point."""
+    graph, block = operation.graph, int(operation.node.attrs["block"])
+    x, w, scales = (operation.tensor(place) for place in range(3))
+    zeros = operation.tensor(3) if any(operation.node.inputs[3:]) else None
+    are_bits = zeros is not None and graph[zeros.name].dtype == "uint8"
+    if not all(constant_behind(graph, each) for each in (w, scales, zeros) if each):
+        raise CannotLift(f"the weight {w.name} is new at every call")
+    x, order = _as_rows_lie(graph, x)
+    rows, last = product(graph.shape(x.name)[:-1]), len(order) - 1
+    n, blocks, _ = graph.shape(w.name)
+    args = {"m": rows, "n": n, "k": graph.shape(x.name)[order[last]]}
+    operands = [
+        operand(graph, "x", x, (rows, args["k"])), Operand("w", w.name, ((0,), (1,), (2,)), True),
+        _by_blocks(graph, "s", scales, (n, blocks)),
+    ]  # fmt: skip
+    if zeros is not None:
+        operands.append(_by_blocks(graph, "zero", zeros, (n, (blocks + 1) // 2 if are_bits else blocks)))
+    view: View = (tuple(order.index(axis) for axis in range(last)), (last,))
+    bytes_of = {"w": "uint8"} | ({"zero": "uint8"} if are_bits else {})
+    return draft_of(_of_int4(block, zeros is not None, are_bits), args, operands, operation, view, bytes_of)
+
+
+def _of_int4(block: int, has_zeros: bool, are_bits: bool) -> ProgramOp:
+    """Zero points may be numbers of four bits, too."""
+    number, zero = f"(w[n, k // {block}, k % {block} // 2] >> (4 * (k % 2))) & 15", "8"
+    if are_bits:
+        zero = f"cast((zero[n, k // {2 * block}] >> (4 * (k // {block} % 2))) & 15, float32)"
+    elif has_zeros:
+        zero = f"zero[n, k // {block}]"
+    weight = f"(cast({number}, float32) - {zero}) * s[n, k // {block}]"
+    constants = ("w", "s", *(["zero"] if has_zeros else []))
+    return ProgramOp(f"out[m, n] = sum(k) x[m, k] * ({weight})", constant=constants)
+
+
+def _by_blocks(graph: Graph, tensor: str, node: Node, dims: Shape) -> Operand:
+    """A constant of ``dims``, which may be one after the other in one axis."""
+    shape = graph.shape(node.name)
+    if len(shape) == len(dims):
+        return operand(graph, tensor, node, dims)
+    if product(shape) != product(dims) or len(shape) != 1:
+        raise CannotLift(f"{node.name} has shape {_list(shape)}, not {_list(dims)}")
+    return Operand(tensor, node.name, ((0,),), True, split=dims[1].constant or 0)
+
+
 def _repeated(graph: Graph, node: Node) -> Node:
     """The one matrix that all matrices of a batch are; the node itself where they are several."""
     source = node

@@ -10,6 +10,8 @@ A node has a neutral name of its operation. Tensors come as names of other nodes
                                                       where it is another part
     linear x w [bias]                                 x[..., k] . w[n, k]^T
     matmul x y [addend]                               as NumPy's matmul, plus the addend
+    linear_int4 x w scales [zeros] {block}            of w [n, blocks, bytes], two numbers of four bits in a byte, less
+                                                      8 or the block's zero point, times its scale
     int_matmul x y                                    rows of int8 by a matrix of int8, in sums of int32
     cast x                                            to the node's dtype
     conv x w [bias] {stride, pad, dilation: tuples; groups, transposed}

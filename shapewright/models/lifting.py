@@ -23,6 +23,7 @@ OPERATORS: Mapping[str, Callable[[Operation], Draft]] = {
     "linear": contractions.linear,
     "matmul": contractions.matmul,
     "int_matmul": contractions.int_matmul,
+    "linear_int4": contractions.linear_int4,
     "conv": contractions.conv,
     "layer_norm": rows.layer_norm,
     "rms_norm": rows.rms_norm,

@@ -12,6 +12,7 @@ from shapewright.models.onnx_values import broadcast_shapes, dims_of, reshaped
 from shapewright.models.onnx_windows import conv, conv_transpose, global_mean, pool
 from shapewright.models.translated import Translated, clamped, number, power
 from shapewright.models.views import product
+from tuner.program.language.dims import DimExpr
 
 ELEMENTWISE_NAMES: Mapping[str, str] = {
     **{name: name.lower() for name in ("Relu", "Sigmoid", "Tanh", "Erf", "Exp", "Log", "Sqrt", "Abs", "Neg", "Sin")},
@@ -25,6 +26,7 @@ BINARY_NAMES: Mapping[str, str] = {
     "Sum": "add",
 }
 """The neutral operations of two tensors, by ONNX name."""
+FOUR_BITS = 4
 NUMPY_BROADCASTS = {"Add": 7, "Sub": 7, "Mul": 7, "Div": 7, "Pow": 7, "Gemm": 7, "And": 7}
 """The operator sets since which operands are broadcast as in NumPy; for the others it is 8."""
 
@@ -75,6 +77,20 @@ def _gemm(call: Call) -> Result:
         raise CannotLift("C is not of the product's shape")
     call.attr("beta"), call.attr("broadcast")
     return Translated("linear" if is_nk else "matmul", call.tensors(3)), shape
+
+
+def _matmul_of_bits(call: Call) -> Result:
+    n, block, blocks = call.attr("N"), call.attr("block_size"), call.shape(1)
+    if call.attr("bits") != FOUR_BITS or call.attr("weight_prepacked"):
+        raise CannotLift("weights that do not have four bits, or are packed for one CPU")
+    if call.tensor(4) is not None or call.tensor(5) is not None:
+        raise CannotLift("its steps have an order, or it has a bias")
+    # How exact activations have to be: they stay as exact as they are.
+    call.attr("accuracy_level")
+    x, k, count = call.shape(0), call.attr("K"), -(-call.attr("K") // block)
+    if len(x) < 2 or [each.constant for each in (x[-1], *blocks)] != [k, n, count, block // 2]:
+        raise CannotLift("its operands are not of the sizes that it names")
+    return Translated("linear_int4", call.tensors(4), {"block": block}), (*x[:-1], DimExpr.of(n))
 
 
 # -- elementwise with attributes ------------------------------------------------------------------------------------
@@ -213,6 +229,7 @@ TRANSLATIONS: Mapping[str, Callable[[Call], Result]] = {
     **dict.fromkeys(ELEMENTWISE_NAMES, _elementwise),
     **dict.fromkeys((*BINARY_NAMES, "Mean"), _binary),
     "MatMul": _matmul,
+    "MatMulNBits": _matmul_of_bits,
     "Gemm": _gemm,
     "Conv": conv,
     "ConvTranspose": conv_transpose,

@@ -28,6 +28,7 @@ RUNTIMES_OWN: Mapping[str, Mapping[str, Any]] = {
     "SimplifiedLayerNormalization": {"axis": -1, "epsilon": 1e-5, "stash_type": 1}
 }
 """Operators that ONNX Runtime has in ONNX's domain and ONNX has not, with the defaults of their attributes."""
+RUNTIMES = "com.microsoft"
 HINTS = frozenset({"consumed_inputs"})
 """Attributes that never had a meaning for values."""
 
@@ -62,6 +63,20 @@ class Operator:
                 raise CannotLift(f"its input {position} is left out, and operator set {opset} requires it")
 
 
+CONTRIBUTED: Mapping[str, Operator] = {
+    each.name: each
+    for each in (
+        Operator(
+            "MatMulNBits", 1,
+            {"K": None, "N": None, "bits": 4, "block_size": None, "accuracy_level": 0, "weight_prepacked": 0},
+            dict.fromkeys(("K", "N", "bits", "block_size", "accuracy_level", "weight_prepacked"), 2),
+            (3, 6), frozenset({3, 4, 5}),
+        ),
+    )
+}  # fmt: skip
+"""Operators of ONNX Runtime's own domain, of which ONNX has no schemas; attributes are integers (2)."""
+
+
 class Operators:
     """What the names of operators mean in one model."""
 
@@ -70,10 +85,13 @@ class Operators:
         self._opsets = sorted({each.version for each in proto.opset_import if each.domain in STANDARD})
 
     def operator(self, node: Any) -> Operator:
-        """Raises CannotLift where the node is none of ONNX's own operators."""
+        """Raises CannotLift where the node is none of ONNX's own operators, and none of CONTRIBUTED."""
         domain, name = _domain(node.domain), node.op_type
         if (domain, name) in self._functions:
             raise CannotLift("the model has a function of its own for it")
+        if domain == RUNTIMES and name in CONTRIBUTED:
+            CONTRIBUTED[name].require_form(node, 1)
+            return CONTRIBUTED[name]
         if domain:
             raise CannotLift(f"operators of the domain {domain} are not known")
         if len(self._opsets) != 1:
