@@ -18,6 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.harness.calls import DoesNotApply
 from benchmarks.harness.turns import once_awake, sampler
+from benchmarks.nets.decoding import with_pytorchs_kernels
 from benchmarks.nets.zoo import MODELS, SEED
 from benchmarks.rivals.onnx_files import EXPORTED
 
@@ -37,6 +38,8 @@ class Contender:
             self._zoo.build(self._dtype),
             name in EXPORTED or (name == OURS and is_exported),
         )
+        if name in (EAGER, COMPILED):
+            self._model = with_pytorchs_kernels(self._model)
         self._given: tuple[Any, ...] = ()
         self._notes, self._compiled_at, self._compile_s = list[str](), list[dict[str, Any]](), 0.0
 

@@ -2,19 +2,62 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
 from torch import nn
 from torch.nn import functional
 
-BASE, EPS = 10_000.0, 1e-5
+BASE, EPS, GROUP = 10_000.0, 1e-5, 32
+Linear = Callable[[int, int], nn.Module]
+
+
+class FourBits(nn.Module):  # type: ignore[misc]
+    """A layer with weights of four bits, two in a byte, and a scale for each GROUP of them."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.register_buffer("weight", torch.randint(0, 256, (outputs, inputs // 2), dtype=torch.uint8))
+        self.register_buffer("scale", 0.4 * torch.rand(outputs, inputs // GROUP) / inputs**0.5)
+
+    def numbers(self) -> torch.Tensor:
+        return torch.stack((self.weight & 15, self.weight >> 4), -1).flatten(-2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        grouped = self.numbers().unflatten(-1, (-1, GROUP)).to(x.dtype) - 8
+        return functional.linear(x, (grouped * self.scale.unsqueeze(-1)).flatten(-2))
+
+
+class PyTorchsFourBits(nn.Module):  # type: ignore[misc]
+    """The same by PyTorch's own kernel."""
+
+    def __init__(self, layer: FourBits) -> None:
+        super().__init__()
+        self.weight = torch.ops.aten._convert_weight_to_int4pack_for_cpu(layer.numbers().int(), 2)
+        scale = layer.scale.t().contiguous()
+        self.scale = torch.stack((scale, torch.zeros_like(scale)), -1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows = torch.ops.aten._weight_int4pack_mm_for_cpu(x.flatten(0, -2), self.weight, GROUP, self.scale)
+        return rows.unflatten(0, x.shape[:-1])
+
+
+def with_pytorchs_kernels(model: nn.Module) -> nn.Module:
+    """The model with PyTorch's own layers in the place of FourBits."""
+    for parent in list(model.modules()):
+        for name, layer in list(parent.named_children()):
+            if isinstance(layer, FourBits):
+                setattr(parent, name, PyTorchsFourBits(layer))
+    return model
 
 
 class Attention(nn.Module):  # type: ignore[misc]
-    def __init__(self, width: int, heads: int, groups: int) -> None:
+    def __init__(self, linear: Linear, width: int, heads: int, groups: int) -> None:
         super().__init__()
         self.size, self.is_grouped, kept = width // heads, groups != heads, width // heads * groups
-        self.q, self.o = (nn.Linear(width, width, bias=False) for _ in range(2))
-        self.k, self.v = (nn.Linear(width, kept, bias=False) for _ in range(2))
+        self.q, self.o = (linear(width, width) for _ in range(2))
+        self.k, self.v = (linear(width, kept) for _ in range(2))
 
     def forward(
         self, x: torch.Tensor, past: torch.Tensor, turn: tuple[torch.Tensor, torch.Tensor]
@@ -33,12 +76,12 @@ def turned(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tenso
 
 
 class Layer(nn.Module):  # type: ignore[misc]
-    def __init__(self, width: int, heads: int, groups: int, inner: int) -> None:
+    def __init__(self, linear: Linear, width: int, heads: int, groups: int, inner: int) -> None:
         super().__init__()
-        self.attention = Attention(width, heads, groups)
+        self.attention = Attention(linear, width, heads, groups)
         self.first, self.second = nn.RMSNorm(width, EPS), nn.RMSNorm(width, EPS)
-        self.gate, self.up = (nn.Linear(width, inner, bias=False) for _ in range(2))
-        self.down = nn.Linear(inner, width, bias=False)
+        self.gate, self.up = (linear(width, inner) for _ in range(2))
+        self.down = linear(inner, width)
 
     def forward(
         self, x: torch.Tensor, past: torch.Tensor, turn: tuple[torch.Tensor, torch.Tensor]
@@ -51,13 +94,16 @@ class Layer(nn.Module):  # type: ignore[misc]
 
 class Step(nn.Module):  # type: ignore[misc]
     """``word`` [batch, 1] and ``past`` [layers, 2, batch, groups, length, size] to the logits of the next word, and the
-    keys and values of this one, which the caller keeps."""
+    keys and values of this one, which the caller keeps. ``has_four_bits``: all products have weights of these."""
 
-    def __init__(self, words: int, width: int, layers: int, heads: int, groups: int, inner: int) -> None:
+    def __init__(
+        self, words: int, width: int, layers: int, heads: int, groups: int, inner: int, has_four_bits: bool = False
+    ) -> None:
         super().__init__()
+        linear: Linear = FourBits if has_four_bits else partial(nn.Linear, bias=False)
         self.words, self.norm = nn.Embedding(words, width), nn.RMSNorm(width, EPS)
-        self.layers = nn.ModuleList(Layer(width, heads, groups, inner) for _ in range(layers))
-        self.head = nn.Linear(width, words, bias=False)
+        self.layers = nn.ModuleList(Layer(linear, width, heads, groups, inner) for _ in range(layers))
+        self.head = linear(width, words)
         self.size = width // heads
 
     def forward(self, word: torch.Tensor, past: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from shapewright.models.computed import Computed, computed
 from shapewright.models.draft import Draft, draft_of
 from shapewright.models.graph import ONE, CannotLift, Graph, Node, Operation, Shape
 from shapewright.models.lifted import Operand, View
@@ -18,6 +19,7 @@ from tuner.program.language.dims import DimExpr
 OF_BYTES: Mapping[str, str] = {"x": "int8", "w": "int8", "out": "int32"}
 KEPT_BYTES = ProgramOp("out[m, n] = sum(k) x[m, k] * cast(w[n, k], float32)", constant=("w",))
 """dense with a weight that stays int8 in memory: what rows of floats are multiplied by is known without its scales."""
+N, K = DimExpr.var("n"), DimExpr.var("k")
 NEW_WEIGHT = ProgramOp("out[m, n] = sum(k) x[m, k] * w[n, k]")
 """dense with a weight that is new at every call."""
 
@@ -117,12 +119,28 @@ def _rows(operation: Operation, x: Node, w: Node, is_kn: bool, dtypes: Mapping[s
         if right.fold is not None and graph[right.node].dtype == "int8":
             return draft_of(KEPT_BYTES, args, (left, replace(right, fold=None)), operation, view, {"w": "int8"})
         return draft_of("dense", args, (left, right), operation, view, dtypes)
+    if (unpacked := _unpacked(graph, w, (K, N) if is_kn else (N, K))) is not None:
+        constants = tuple(unpacked.operands.values())
+        shapes = {each.tensor: tuple(map(str, graph.shape(each.node))) for each in constants}
+        program = ProgramOp(
+            f"out[m, n] = sum(k) x[m, k] * {unpacked.text}", constant=tuple(shapes), shapes=tuple(shapes.items())
+        )
+        draft = draft_of(program, args, (left, *constants), operation, view, unpacked.dtypes)
+        return replace(draft, nodes=(*unpacked.inner(), *draft.nodes))
     source, order = behind(graph, w)
     if is_kn and order == (0, 1):
         return draft_of("matmul", args, (left, operand(graph, "y", w, (k, n))), operation, view)
     kept = source if is_kn and order == (1, 0) else w
     right = Operand("w", kept.name, ((0,), (1,)) if kept is source or not is_kn else ((1,), (0,)))
     return draft_of(NEW_WEIGHT, args, (left, right), operation, view)
+
+
+def _unpacked(graph: Graph, w: Node, index: tuple[DimExpr, DimExpr]) -> Computed | None:
+    """The weight as it is computed from constants of integers; None where it is not."""
+    try:
+        return computed(graph, w, index)
+    except CannotLift:
+        return None
 
 
 def _as_rows_lie(graph: Graph, x: Node) -> tuple[Node, Order]:

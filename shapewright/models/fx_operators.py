@@ -207,8 +207,8 @@ def _view(op: str, *arguments: str) -> Translation:
     return translate
 
 
-def _cat(call: Call) -> Translated:
-    return Translated("cat", tuple(map(call.input_of, call.arg("tensors"))), {"axis": call.arg("dim")})
+def _joined(op: str) -> Translation:
+    return lambda call: Translated(op, tuple(map(call.input_of, call.arg("tensors"))), {"axis": call.arg("dim")})
 
 
 def _permute(call: Call) -> Translated:
@@ -304,6 +304,11 @@ TRANSLATIONS: Mapping[str, Translation] = {
     **{f"aten.{op}.default": _full("fill_value") for op in ("full_like", "new_full")},
     "aten.ge.Scalar": _elementwise("ge", "self", "other"),
     "aten.bitwise_and.Tensor": _elementwise("both", "self", "other"),
+    "aten.bitwise_and.Scalar": _elementwise("bits_and", "self", "other"),
+    **{f"aten.{op}": _elementwise("shift_right", "self", "other") for op in ("__rshift__.Scalar", "__rshift__.Tensor")},
+    "aten.bitwise_right_shift.Tensor_Scalar": _elementwise("shift_right", "self", "other"),
+    "aten.bitwise_right_shift.Tensor": _elementwise("shift_right", "self", "other"),
+    "aten.stack.default": _joined("stack"),
     "aten.logical_and.default": _elementwise("both", "self", "other"),
     **{f"aten.{op}.default": _view("reshape", "size") for op in ("view", "_unsafe_view")},
     "aten.unsqueeze.default": _view("reshape", "dim"),
@@ -313,7 +318,7 @@ TRANSLATIONS: Mapping[str, Translation] = {
     "aten.expand.default": _view("expand", "size", "implicit"),
     "aten.clone.default": _view("identity", "memory_format"),
     **{f"aten.{op}.default": _view("identity") for op in ("detach", "alias", "lift_fresh_copy")},
-    "aten.cat.default": _cat,
+    "aten.cat.default": _joined("cat"),
     "aten.permute.default": _permute,
     "aten.transpose.int": _transpose,
     "aten.t.default": _t,

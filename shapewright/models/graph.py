@@ -4,7 +4,8 @@ A node has a neutral name of its operation. Tensors come as names of other nodes
 
     input, constant [{value}]                         what a call brings, what stays (a weight); the one value of bools
     identity x, reshape x, permute x {order}, expand x
-    cat x y ... {axis}                                one behind the other
+    cat x y ... {axis}, stack x y ... {axis}          one behind the other, along an axis or a new one
+    bits_and x number, shift_right x number           of integers
     rotary x cos sin                                  x * cos + cat(-upper, lower) * sin, of the halves of x's last axis
     part x {axis, start, keep}                        elements of an axis, one alone without ``keep``; no attributes
                                                       where it is another part
