@@ -31,7 +31,7 @@ OVERRIDDEN_SINCE = 4
 
 
 def from_file(path: Path) -> Model:
-    """An `.onnx` file; data that lies in further files is not read."""
+    """An `.onnx` file; of data that lies in further files, only what may be a shape or a number is read."""
     import onnx  # noqa: PLC0415 - a frontend for those who have the framework
 
     try:
@@ -39,7 +39,28 @@ def from_file(path: Path) -> Model:
     except Exception as error:  # classes of protobuf's, which are not ours to import
         reason = f"{path} cannot be read: {str(error).splitlines()[0][:200]}"
         raise InvalidInput("model", reason, "a file that an ONNX exporter wrote") from error
+    for tensor in _tensors(proto.graph):
+        if is_kept(dtype_of(tensor.data_type), tensor.dims):
+            _load(tensor, path.parent)
     return from_onnx(proto)
+
+
+def _tensors(graph: Any) -> Iterator[Any]:
+    yield from graph.initializer
+    yield from (each.t for node in graph.node for each in node.attribute if each.HasField("t"))
+
+
+def _load(tensor: Any, folder: Path) -> None:
+    """Read a tensor of another file; where that file is not at hand, its values are not known."""
+    import onnx  # noqa: PLC0415
+
+    if tensor.data_location != onnx.TensorProto.EXTERNAL:
+        return
+    try:
+        onnx.external_data_helper.load_external_data_for_tensor(tensor, str(folder))
+    except (OSError, ValueError, onnx.checker.ValidationError):
+        return
+    tensor.data_location = onnx.TensorProto.DEFAULT
 
 
 def from_onnx(proto: Any) -> Model:

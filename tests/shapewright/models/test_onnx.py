@@ -186,6 +186,26 @@ def test_weights_that_lie_elsewhere_are_not_read_and_names_may_be_any(tmp_path: 
     assert task.places == ("y",)
 
 
+@pytest.mark.parametrize("is_node", [False, True], ids=["initializers", "nodes"])
+def test_shapes_that_lie_elsewhere_are_read(is_node: bool, tmp_path: Path) -> None:
+    constants = {"shape": np.array([-1, 16]), "half": np.float32(0.5), "w": np.ones((16, 16), np.float32)}
+    nodes = [
+        helper.make_node("Reshape", ["x", "shape"], ["y"]),
+        helper.make_node("MatMul", ["y", "w"], ["z"]),
+        helper.make_node("Max", ["z", "half"], ["o"]),
+    ]
+    if is_node:
+        values = {name: onnx.numpy_helper.from_array(np.asarray(each), name) for name, each in constants.items()}
+        nodes = [*(helper.make_node("Constant", [], [name], value=each) for name, each in values.items()), *nodes]
+    model, path = built(nodes, {"x": ("b", 2, 16)}, {} if is_node else constants), tmp_path / "small.onnx"
+    options: dict[str, Any] = {"size_threshold": 0, "convert_attribute": True}
+    onnx.save(model, path, save_as_external_data=True, location="small.data", **options)
+    (task,) = sw.extract(path, shape_vars={"b": range(1, 5)}, target=TARGET)
+    assert str(task.workload) == "dense(m=2*b, n=16, k=16) + maximum"
+    (tmp_path / "small.data").unlink()
+    assert not len(sw.extract(path, shape_vars={"b": range(1, 5)}, target=TARGET)), "not known any more"
+
+
 def test_shapes_that_are_computed_are_followed() -> None:
     nodes = [
         helper.make_node("Shape", ["x"], ["all"]),
