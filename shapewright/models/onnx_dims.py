@@ -16,30 +16,26 @@ SYMBOL_LENGTH = 30
 
 
 class Dims:
-    """The dims of one file: sizes, expressions over symbols, names that no variable can have, and those not given.
+    """The dims of one file: sizes, expressions over symbols, and names that no variable can have.
 
     Every symbol is the name of a shape variable. ``places``: by symbol the dims of inputs that have its size.
     """
 
     def __init__(self, graph: Any) -> None:
         self.places: dict[str, list[Place]] = {}
-        self._symbols: dict[tuple[str, bool], str] = {}
+        self._symbols: dict[str, str] = {}
         self._taken = frozenset().union(*(_symbols(value.type) for value in _values(graph)))
 
     def input(self, value: Any) -> tuple[Shape | None, str]:
-        """Shape and dtype of an input, whose sizes that are not given are symbols of their own."""
-        if not value.type.tensor_type.HasField("shape"):
-            return None, dtype_of(value.type.tensor_type.elem_type)
-        shape = []
-        for axis, dim in enumerate(value.type.tensor_type.shape.dim):
-            known = self._dim(dim)
-            shape.append(self._symbol(f"{value.name}_{axis}", is_shared=False) if known is None else known)
-            if shape[-1].constant is None:
-                self.places.setdefault(str(shape[-1]), []).append((value.name, axis))
-        return tuple(shape), dtype_of(value.type.tensor_type.elem_type)
+        """Shape and dtype of an input, whose dims have sizes or names."""
+        shape, dtype = self.told(value.type)
+        for axis, dim in enumerate(shape or ()):
+            if dim.constant is None:
+                self.places.setdefault(str(dim), []).append((value.name, axis))
+        return shape, dtype
 
     def told(self, kind: Any) -> tuple[Shape | None, str]:
-        """Shape and dtype of another value, None where a size is not given."""
+        """Shape and dtype of a value, None where a size is not given."""
         dtype = dtype_of(kind.tensor_type.elem_type)
         if not kind.tensor_type.HasField("shape"):
             return None, dtype
@@ -48,7 +44,7 @@ class Dims:
         return known if len(known) == len(dims) else None, dtype
 
     def _dim(self, dim: Any) -> DimExpr | None:
-        """A size, the text of an expression, or a name. Some exporters write -1 for what they do not know."""
+        """A size, the text of an expression, or a name."""
         if dim.HasField("dim_value"):
             return DimExpr.of(int(dim.dim_value)) if 0 <= dim.dim_value <= MAX_DIM else None
         if not dim.dim_param:
@@ -56,18 +52,36 @@ class Dims:
         expression = _parsed(dim.dim_param)
         return self._symbol(dim.dim_param) if expression is None else expression
 
-    def _symbol(self, text: str, is_shared: bool = True) -> DimExpr:
-        """The symbol of a name; ``is_shared``: of what the file calls by that name."""
-        key = text, is_shared
-        if key not in self._symbols:
-            kept = "".join(char if char.isascii() and char.isalnum() else "_" for char in text)[:SYMBOL_LENGTH]
-            symbol = kept if kept[:1].isalpha() else f"d_{kept}"
-            if is_shared:
-                symbol = f"{symbol}_{len(self._symbols)}"
+    def _symbol(self, text: str) -> DimExpr:
+        """The symbol of what the file calls by a name that is none of a variable."""
+        if text not in self._symbols:
+            symbol = f"{_identifier(text)}_{len(self._symbols)}"
             while symbol in self._taken or symbol in self._symbols.values():
                 symbol += "_"
-            self._symbols[key] = symbol
-        return DimExpr.var(self._symbols[key])
+            self._symbols[text] = symbol
+        return DimExpr.var(self._symbols[text])
+
+
+def name_dims(graph: Any) -> None:
+    """Give each size of an input that is not known a name: inference follows that, and has another one for each value
+    otherwise. Some exporters write -1 for what they do not know."""
+    for dim in (dim for value in _values(graph) for dim in value.type.tensor_type.shape.dim):
+        if not 0 <= dim.dim_value <= MAX_DIM:
+            dim.ClearField("dim_value")
+    taken = {symbol for value in _values(graph) for symbol in _symbols(value.type)}
+    for value in graph.input:
+        for axis, dim in enumerate(value.type.tensor_type.shape.dim):
+            if not dim.HasField("dim_value") and not dim.dim_param:
+                name = f"{_identifier(value.name)}_{axis}"
+                while name in taken:
+                    name += "_"
+                dim.dim_param = name
+                taken.add(name)
+
+
+def _identifier(text: str) -> str:
+    kept = "".join(char if char.isascii() and char.isalnum() else "_" for char in text)[:SYMBOL_LENGTH]
+    return kept if kept[:1].isalpha() else f"d_{kept}"
 
 
 def _values(graph: Any) -> Iterator[Any]:

@@ -268,8 +268,9 @@ def test_the_values_of_weights_are_not_given_to_onnxs_inference(monkeypatch: Any
     before = model.SerializeToString()
     (task,) = sw.extract(model, shape_vars={"b": range(1, 5)}, target=TARGET)
     assert str(task.workload) == "dense(m=b, n=256, k=256)"
-    (light,) = given
-    assert light.ByteSize() < len(before) - wide.nbytes
-    kept = {each.name for each in light.graph.initializer if each.data_location != TensorProto.EXTERNAL}
-    assert kept == {"mask", "shape"}
+    assert given
+    for light in given:
+        assert light.ByteSize() < len(before) - wide.nbytes
+        kept = {each.name for each in light.graph.initializer if each.data_location != TensorProto.EXTERNAL}
+        assert kept == {"mask", "shape"}
     assert model.SerializeToString() == before
