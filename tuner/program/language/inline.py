@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
-from tuner.program.language.expr import Axis, Cast, Expr, Read, rebuild, walk
+from tuner.program.language.expr import Axis, Cast, Expr, Extent, Read, rebuild, walk
 from tuner.program.language.notation import Stage
 from tuner.program.language.program import Program
 from tuner.program.language.workload import Workload
@@ -40,11 +41,32 @@ def substituted(node: Expr, bodies: Mapping[str, Stage], workload: Workload) -> 
     if not isinstance(node, Read) or node.tensor not in bodies:
         return node
     stage = bodies[node.tensor]
-    index = dict(zip(stage.axes, node.indices, strict=True))
-    body = rebuild(stage.body, lambda inner: index[inner.name] if isinstance(inner, Axis) else inner)
+    body = _at(stage.body, dict(zip(stage.axes, node.indices, strict=True)))
     dtype = workload.tensors[node.tensor].dtype
     computed = workload.element_types.type_of(workload.program.stage[node.tensor].body)
     return body if computed == dtype else Cast(body, dtype)
+
+
+def _at(body: Expr, index: Mapping[str, Expr]) -> Expr:
+    """``body`` with an index in the place of each axis. A value that was an axis is an int64, also where the index is a
+    number, which alone would be an int32: sums and shifts would wrap around."""
+
+    def change(node: Expr) -> Expr:
+        match node:
+            case Axis(name=name):
+                place = index[name]
+                return place if any(isinstance(each, Axis | Extent) for each in walk(place)) else Cast(place, "int64")
+            case Read(indices=indices):
+                return replace(node, indices=tuple(rebuild(each, _uncast) for each in indices))
+            case _:
+                return node
+
+    return rebuild(body, change)
+
+
+def _uncast(node: Expr) -> Expr:
+    """Inside an index, which has no casts of its own."""
+    return node.operand if isinstance(node, Cast) else node
 
 
 def node_count(expr: Expr) -> int:

@@ -14,6 +14,7 @@ from tuner.library.codegen import compile_candidate
 from tuner.program.job.build import workload_from_json
 from tuner.program.job.task import SearchTask
 from tuner.program.language.shape_vars import ShapeVar
+from tuner.program.reference import compute
 from tuner.program.target import Target, native
 from tuner.schedule import default_kernel, rules_of, space_of
 from tuner.schedule.rule import matched
@@ -74,3 +75,22 @@ def test_which_reads_are_turned() -> None:
     assert turned("out[n, m] = x[m, n] + y[n, m] * z[m]") == ["x"]
     assert turned("out[n, m] = x[m, n] + y[m, n + m]") == []
     assert turned("out[n, m] = x[n, m]") == []
+
+
+@pytest.mark.parametrize("value", ["i + x[i]", "x[i] * i", "(i << 40) - x[i] // 3"])
+@pytest.mark.parametrize("rest", ["out[j] = t[2] // 7 + y[j]", "out[j] = sum(k) y[j] * z[k] + t[2]"])
+def test_an_axis_that_is_read_at_a_number_stays_an_int64(value: str, rest: str) -> None:
+    """Where a stage is put into another one that reads it at a constant index."""
+    text = f"t[i] = {value}; {rest}"
+    dtypes = {"x": "int32", "y": "int32"} | ({"z": "int32"} if "z[" in rest else {})
+    extents = {"i": 3, "j": "T"} | ({"k": 5} if "k" in rest else {})
+    workload = workload_from_json({"program": text, "extents": extents, "dtype": dtypes})
+    task = SearchTask(workload, shape_vars=(ShapeVar("T", range(33)),), target=native())
+    dims, largest = dict.fromkeys(workload.symbols, 19), np.iinfo(np.int32).max
+    x, y, z = np.array([1, 2, largest], np.int32), np.arange(19, dtype=np.int32), np.arange(5, dtype=np.int32)
+    inputs = {"x": x, "y": y, "z": z}
+    given = [inputs[tensor.name] for tensor in workload.inputs]
+    out = np.zeros(19, workload.outputs[0].dtype)
+    loaded(compile_candidate(task, default_kernel(task)).binary)([*given, out])
+    (wanted,) = compute(workload, given, dims)
+    np.testing.assert_array_equal(out, wanted.astype(out.dtype))
