@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tests.compiled import loaded
+from tests.compiled import built_problems, loaded
 from tests.emulated import caller, emulated
 from tests.shares import chosen
 from tuner.library.codegen import compile_candidate
@@ -86,6 +86,17 @@ def test_shifts_by_any_number_of_bits_are_those_of_numpy(dtype: str) -> None:
     wanted = expected(task.workload, [x, y], dict.fromkeys(task.workload.symbols, len(x)))
     for result, its in zip((left, right), wanted, strict=True):
         np.testing.assert_array_equal(result, its.value)
+
+
+@pytest.mark.parametrize("amount", ["40", "63", "i", "extent(i)", "(i - 5)", "(4*(i % 2))"])
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+def test_shifts_by_constants_axes_and_extents_are_those_of_numpy(dtype: str, amount: str) -> None:
+    """Elements and sums of them: the latter are computed one by one."""
+    text = f"left[i, j] = x[i, j] << {amount}\nright[j] = sum(i) x[i, j] >> {amount}"
+    task = SearchTask(
+        ProgramOp(text), {"i": T, "j": 3}, (T,), target=native(), dtype=dict.fromkeys(("x", "left", "right"), dtype)
+    )
+    assert built_problems(task, default_kernel(task), [{"m": 100}]) == []
 
 
 def test_functions_are_right_for_numbers_of_every_size_on_aarch64(tmp_path: Path) -> None:

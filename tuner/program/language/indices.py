@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from tuner.errors import InvalidInput
-from tuner.program.language.dims import DimExpr, Quotient
+from tuner.program.language.dims import MAX_DIM, DimExpr, Quotient
 from tuner.program.language.expr import Axis, Binary, Const, Expr, Extent, Neg, Read, rebuild, text_of, walk
 from tuner.program.language.notation import parse_stages
 
@@ -106,6 +106,18 @@ def _quotients(dim: DimExpr) -> int:
     """How deeply // and % stand in each other."""
     atoms = (atom for monomial, _ in dim.terms for atom in monomial)
     return max((1 + _quotients(atom.numerator) for atom in atoms if isinstance(atom, Quotient)), default=0)
+
+
+def shifts_inside(amount: Expr, bits: int) -> bool:
+    """Whether a shift by ``amount`` is certain to be by 0 or more, and by fewer than ``bits``."""
+    dim = index_dim(amount)
+    if dim is None:
+        return False
+    try:
+        low, high = dim.bounds(dict.fromkeys(dim.variables, (0, MAX_DIM)))
+    except InvalidInput:
+        return False
+    return low >= 0 and high < bits
 
 
 def is_extent(atom: str) -> bool:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from tuner.program.language import expr as ast
 from tuner.program.language.dims import DimExpr
 from tuner.program.language.dtypes import DTYPES, promoted
-from tuner.program.language.indices import index_dim
+from tuner.program.language.indices import index_dim, shifts_inside
 from tuner.program.language.notation import Stage
 from tuner.program.language.shapes import ElementTypes
 from tuner.program.language.workload import Tensor, Workload
@@ -98,7 +98,8 @@ class Scope:
         if sign in ast.COMPARISONS:
             own = [self.types.type_of(operand) for operand in operands]
             dtype = promoted("int32" if each == "bool" else each for each in own)
-        if dtype == "int64" and all(map(_is_small, operands)) and not self.is_wide:
+        is_small = all(map(_is_small, operands)) if sign in ast.COMPARISONS else _is_small(expr)
+        if dtype == "int64" and is_small and not self.is_wide:
             dtype = "int32"
         left, right = (self.value(operand, dtype) for operand in operands)
         result = "bool" if sign in ast.COMPARISONS else None if left.dtype is right.dtype is None else dtype
@@ -112,7 +113,7 @@ class Scope:
             return Value(f"tl.div_rn({left.text}, {right.text})", result, dims)
         if sign in ("//", "%") and result is not None:
             return Value(f"{'floor_div' if sign == '//' else 'floor_mod'}({left.text}, {right.text})", result, dims)
-        if sign in ("<<", ">>") and any(isinstance(node, ast.Read) for node in ast.walk(expr.right)):
+        if sign in ("<<", ">>") and result is not None and not shifts_inside(expr.right, DTYPES[dtype].bits):
             return self._shifted(sign, self.writer.bind(left), self.writer.bind(right), dtype)
         return Value(f"({left.text} {sign} {right.text})", result, dims)
 

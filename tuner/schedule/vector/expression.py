@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tuner.program.language import expr as ast
-from tuner.program.language.dtypes import promoted
+from tuner.program.language.dtypes import DTYPES, promoted
+from tuner.program.language.indices import shifts_inside
 from tuner.program.language.shapes import ElementTypes
 from tuner.schedule.tir import TirExpr, tirx
 from tuner.schedule.vector.arithmetic import OPERATORS, bound, combined, like, shifted
@@ -68,7 +69,7 @@ class Evaluator:
         left, right = (self.value(operand, dtype) for operand in operands)
         if dtype == "bool":
             return combined(expr.operator, left, right)
-        if expr.operator in _SHIFTS and any(isinstance(node, ast.Read) for node in ast.walk(expr.right)):
+        if expr.operator in _SHIFTS and not shifts_inside(expr.right, DTYPES[dtype].bits):
             return shifted(expr.operator, bound(left), bound(right))
         # The simplifier takes floats for real numbers: what could cancel is fenced off (see arithmetic.py).
         if expr.operator in _UNFENCED or isinstance(expr.right, ast.Const):

@@ -113,3 +113,13 @@ def test_a_program_is_right_whatever_it_is(interpreter: ProcessPoolExecutor, nam
     shapes = [dims for dims in ragged_dims(workload) if workload.points(dims) <= MAX_POINTS]
     chosen = sorted(shapes, key=workload.points)[-2:]
     assert interpreter.submit(problems, workload, CHOICES, chosen).result(TIMEOUT_S) == []
+
+
+@pytest.mark.parametrize(
+    "value", ["x[m] << 40", "x[m] << m", "x[m] + (1 << m)", "x[m] >> (m - 5)", "x[m] + (m * 64) * (m * 64) * 64 * m"]
+)
+def test_integers_of_axes_are_those_of_numpy(interpreter: ProcessPoolExecutor, value: str) -> None:
+    """Shifts past the number of bits, and values that 32 bits have no room for."""
+    program = {"program": f"out[m] = {value}", "extents": {"m": "T"}, "dtype": "int64"}
+    found = interpreter.submit(problems, workload_from_json(program), CHOICES, [{"m": 300}]).result(TIMEOUT_S)
+    assert found == []
