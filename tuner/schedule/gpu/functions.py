@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from tuner.schedule.vector import functions
+
 PRELUDE = """
 @triton.jit
 def floor_mod(a, b):
@@ -122,13 +124,10 @@ POINTERS: Mapping[str, str] = {
 
 
 def identity(reducer: str, dtype: str) -> str:
-    """What a reduction over nothing gives, as text."""
+    """What a reduction over nothing gives in a tensor of ``dtype``, as text."""
     if reducer in ("sum", "prod"):
         number = int(reducer == "prod")
         return f"{number}.0" if dtype.startswith("float") else str(number)
     if dtype.startswith("float"):
         return 'float("-inf")' if reducer == "max" else 'float("inf")'
-    if dtype == "bool":
-        return str(int(reducer == "min"))
-    limit = 2**63 if dtype == "int64" else 2**31
-    return str(-limit if reducer == "max" else limit - 1)
+    return str(functions.identity(reducer, dtype))

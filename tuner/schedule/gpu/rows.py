@@ -128,7 +128,7 @@ class RowEmitter:
 
     def _finish(self, scope: Scope, stage: Stage, text: str) -> None:
         """A reduction whose value is ``text``, stored if a call gives it out."""
-        value = Value(text, self._reduced_type(stage), frozenset({0}))
+        value = scope.or_nothing(stage, Value(text, self._reduced_type(stage), frozenset({0})), self.count)
         self._keep(scope, stage, self.writer.bind(value, stage.tensor))
 
     def _define(self, scope: Scope, stage: Stage) -> None:

@@ -17,7 +17,7 @@ from tuner.program.language.indices import index_dim, shifts_inside
 from tuner.program.language.notation import Stage
 from tuner.program.language.shapes import ElementTypes
 from tuner.program.language.workload import Tensor, Workload
-from tuner.schedule.gpu.functions import ANY, FLOAT32, FLOAT64, TYPES
+from tuner.schedule.gpu.functions import ANY, FLOAT32, FLOAT64, TYPES, identity
 from tuner.schedule.gpu.writer import Value, Writer, affine, cast, joined, literal
 
 SMALL = 64
@@ -211,6 +211,15 @@ class Scope:
         conditions = [masks[dim] for dim in sorted(dims) if dim in masks]
         mask = f", mask={' & '.join(conditions)}" if conditions else ""
         self.writer.line(f"tl.store({place}, {value.text}{mask})")
+
+    def or_nothing(self, stage: Stage, value: Value, count: str) -> Value:
+        """The ``value`` of a reduction over ``count`` elements: of none, what there is in a tensor of its dtype."""
+        dtype, source, reducer = self.dtype_of(stage.tensor), str(value.dtype), str(stage.reducer)
+        nothing = identity(reducer, dtype)
+        if count.isdecimal() or nothing == identity(reducer, source):
+            return value
+        wide = cast(value, promoted([source, dtype]))
+        return replace(wide, text=f"tl.where({count} > 0, {wide.text}, {nothing})")
 
     def passed_through(self, stage: Stage, value: Value) -> Value:
         """What later stages read of a stage that has this value: rounded as its tensor is."""

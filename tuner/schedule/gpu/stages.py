@@ -104,4 +104,5 @@ def _reduced(scope: Scope, stage: Stage, blocks: Blocks, rank: int) -> Value:
         writer.line(f"total = {COMBINE[reducer].format('total', f'tl.where({masks[1]}, {value.text}, {start})')}")
     text = REDUCE[reducer].format("total", 1)
     writer.line(f"total_of_row = {text}")
-    return Value("total_of_row" if stage.axes else "tl.sum(tl.sum(total_of_row, axis=1), axis=0)", dtype, own)
+    whole = Value("total_of_row" if stage.axes else "tl.sum(tl.sum(total_of_row, axis=1), axis=0)", dtype, own)
+    return scope.or_nothing(stage, whole, count)

@@ -17,7 +17,7 @@ from tuner.schedule.function import KernelFunction, dim_expr
 from tuner.schedule.space import MicroKernel
 from tuner.schedule.tir import I, TirExpr, i64, tirx
 from tuner.schedule.vector.arithmetic import bound, like, multiply_add
-from tuner.schedule.vector.dtypes import cast, constant, loaded, register_type, stored
+from tuner.schedule.vector.dtypes import cast, constant, element_type, loaded, register_type, stored
 from tuner.schedule.vector.expression import Evaluator
 from tuner.schedule.vector.functions import COMBINE, identity
 from tuner.schedule.vector.memory import Vectors, loaded_where, rotated
@@ -143,6 +143,20 @@ def in_register(value: TirExpr, dtype: str) -> TirExpr:
     return bound(cast(bound(value), dtype))
 
 
+def kept_as(stage: Stage, value: TirExpr, dtype: str, extents: Mapping[str, TirExpr]) -> TirExpr:
+    """What a stage computes as an element of its tensor, of ``dtype``, computed once. ``value`` of a reduction is in
+    the type that it is done in, whose least and largest numbers are not those of ``dtype``."""
+    kept, sizes = in_register(value, dtype), [extents[axis] for axis in stage.reduce_axes]
+    dynamic = [size for size in sizes if not isinstance(size, tirx.IntImm)]
+    if stage.reducer is None or not dynamic:
+        return kept
+    nothing = identity(stage.reducer, dtype)
+    if nothing == identity(stage.reducer, element_type(value)):
+        return kept
+    is_empty = reduce(tirx.Or, [size <= i64(0) for size in dynamic])
+    return bound(tirx.Select(is_empty, like(nothing, kept), kept))
+
+
 class Nest:
     """What the loops of a kernel are written with. ``spans``: the span of each axis as a whole."""
 
@@ -168,7 +182,8 @@ def write_outputs(stages: Sequence[Stage], value: TirExpr, reader: Reader) -> No
     evaluator = reader.evaluator(known)
     for stage in stages:
         result = evaluator.value(stage.body) if known else value
-        known[stage.tensor] = in_register(result, reader.workload.tensors[stage.tensor].dtype)
+        dtype = reader.workload.tensors[stage.tensor].dtype
+        known[stage.tensor] = kept_as(stage, result, dtype, reader.function.extents)
         if stage.tensor in reader.buffers:
             reader.write(stage, known[stage.tensor])
 

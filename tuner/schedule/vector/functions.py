@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from tuner.program.language.dtypes import DTYPES
 from tuner.schedule.tir import TirExpr, function, tirx
 from tuner.schedule.vector import elementary
 from tuner.schedule.vector.arithmetic import bound, calls, like, maximum, minimum
@@ -83,12 +84,12 @@ instructions."""
 
 
 def identity(reducer: str, dtype: str) -> float | int:
-    """What a reduction over nothing gives."""
+    """What a reduction over nothing gives in a tensor of ``dtype``."""
     if reducer in ("sum", "prod"):
         return int(reducer == "prod")
-    if dtype.startswith("float"):
+    known = DTYPES[dtype]
+    if known.kind == "f":
         return float("-inf") if reducer == "max" else float("inf")
-    if dtype == "bool":
-        return int(reducer == "min")
-    limit: int = 2**63 if dtype == "int64" else 2**31
-    return -limit if reducer == "max" else limit - 1
+    bits = {"b": 1, "u": known.bits}.get(known.kind, known.bits - 1)
+    least: int = -(2**bits) if known.kind == "i" else 0
+    return least if reducer == "max" else 2**bits - 1

@@ -115,6 +115,20 @@ def test_a_program_is_right_whatever_it_is(interpreter: ProcessPoolExecutor, nam
     assert interpreter.submit(problems, workload, CHOICES, chosen).result(TIMEOUT_S) == []
 
 
+@pytest.mark.parametrize("reducer", ["max", "min"])
+@pytest.mark.parametrize(
+    "dtype", ["int8", "int16", {"x": "int8", "out": "float32"}, {"x": "float32", "out": "int8"}], ids=str
+)
+def test_over_nothing_there_is_the_end_of_the_tensors_dtype(
+    interpreter: ProcessPoolExecutor, reducer: str, dtype: Any
+) -> None:
+    for read in ("x[m, n]", "x[n, m]"):
+        program = {"program": f"out[m] = {reducer}(n) {read}", "extents": {"m": "T", "n": "S"}, "dtype": dtype}
+        shapes = [{"m": 5, "n": 0}, {"m": 5, "n": 7}]
+        found = interpreter.submit(problems, workload_from_json(program), CHOICES, shapes).result(TIMEOUT_S)
+        assert found == []
+
+
 @pytest.mark.parametrize(
     "value", ["x[m] << 40", "x[m] << m", "x[m] + (1 << m)", "x[m] >> (m - 5)", "x[m] + (m * 64) * (m * 64) * 64 * m"]
 )

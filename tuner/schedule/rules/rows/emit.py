@@ -16,7 +16,7 @@ from tuner.program.language.workload import Tensor
 from tuner.schedule.access import looked_up
 from tuner.schedule.function import KernelFunction
 from tuner.schedule.layout import LINE_BYTES
-from tuner.schedule.loops.reading import NOTHING, Accumulators, Index, Nest, in_register
+from tuner.schedule.loops.reading import NOTHING, Accumulators, Index, Nest, in_register, kept_as
 from tuner.schedule.loops.shares import (
     Share,
     in_groups,
@@ -168,7 +168,7 @@ class _Block:
 
     def know(self, row: _Row, stage: Stage, value: TirExpr) -> None:
         """Keep a row's value of a stage, and store it if it is an output."""
-        row.known[stage.tensor] = in_register(value, self.nest.types.of[stage.tensor])
+        row.known[stage.tensor] = kept_as(stage, value, self.nest.types.of[stage.tensor], self.nest.extents)
         if stage.tensor in self.nest.buffers:
             self.nest.reader(row.index).write(stage, row.known[stage.tensor])
 
