@@ -16,7 +16,7 @@ from tuner.program.language.workload import Workload
 from tuner.schedule.function import KernelFunction, dim_expr
 from tuner.schedule.space import MicroKernel
 from tuner.schedule.tir import I, TirExpr, i64, tirx
-from tuner.schedule.vector.arithmetic import bound, like, multiply_add
+from tuner.schedule.vector.arithmetic import bound, like, multiply_add, named
 from tuner.schedule.vector.dtypes import cast, constant, element_type, loaded, register_type, stored
 from tuner.schedule.vector.expression import Evaluator
 from tuner.schedule.vector.functions import COMBINE, identity
@@ -63,7 +63,7 @@ class Reader:
             nothing = tirx.Cast(str(buffer.dtype), tirx.IntImm("int32", 0))
             there = tirx.if_then_else(inside, buffer[tuple(at)], nothing)
         value = bound(loaded(I.Bind(there), dtype))
-        return I.Bind(tirx.Select(inside, value, constant(padding, register_type(dtype), lanes)))
+        return named(tirx.Select(inside, value, constant(padding, register_type(dtype), lanes)))
 
     def indices(self, read: Read) -> list[TirExpr]:
         """The indices of the element, or of the first one of the vector."""

@@ -35,6 +35,7 @@ from tuner.schedule.loops.shares import Share, in_groups_and_rest, in_split, in_
 from tuner.schedule.rule import Extents, pattern
 from tuner.schedule.space import Axis, MicroKernel, SearchSpace
 from tuner.schedule.tir import I, TirExpr, tirx
+from tuner.schedule.vector.arithmetic import named
 from tuner.schedule.vector.dtypes import stored_type
 from tuner.schedule.vector.functions import COMBINE
 from tuner.schedule.vector.memory import workspace
@@ -201,7 +202,7 @@ class _StageNest(Nest):
         return buffer
 
     def _add(self, total: TirExpr, value: TirExpr, lanes: int) -> None:
-        value = I.Bind(value)
+        value = named(value)
         I.buffer_store(total, COMBINE[str(self.stage.reducer)](total[_ramp(lanes)], value), [_ramp(lanes)])
 
     def _body(self, reader: Reader) -> TirExpr:

@@ -71,6 +71,12 @@ def calls(name: str, x: TirExpr) -> TirExpr:
     return tirx.Shuffle([tirx.call_pure_extern(dtype, name, tirx.Shuffle([x], [lane])) for lane in places], places)
 
 
+def named(value: TirExpr) -> TirExpr:
+    """``value`` by a name. Vectors of bools are kept in a slot: the simplifier's analysis of what they are bound to
+    fails."""
+    return bound(value) if element_type(value) == "bool" else I.Bind(value)
+
+
 def bound_unless_known(value: TirExpr) -> TirExpr:
     """The same, but a number stays one, which the compiler knows."""
     return value if isinstance(value, tirx.IntImm) else bound(value)
@@ -104,6 +110,8 @@ def maximum(a: TirExpr, b: TirExpr) -> TirExpr:
 
 
 def _extreme(a: TirExpr, b: TirExpr, better: Binary) -> TirExpr:
+    if element_type(a) == "bool":
+        return tirx.Or(a, b) if better is tirx.max else tirx.And(a, b)
     if element_type(a) not in _BITS:
         return better(a, b)
     # The instruction gives b if either is NaN; then all bits are set if a is.

@@ -94,3 +94,11 @@ def test_an_axis_that_is_read_at_a_number_stays_an_int64(value: str, rest: str) 
     loaded(compile_candidate(task, default_kernel(task)).binary)([*given, out])
     (wanted,) = compute(workload, given, dims)
     np.testing.assert_array_equal(out, wanted.astype(out.dtype))
+
+
+@pytest.mark.parametrize("value", [0, 1])
+def test_conditions_outside_of_a_tensor(value: int) -> None:
+    data = {"program": "out[i] = x[i - 1] & y[i]", "shapes": {"x": ["i"]}, "padded": {"x": value}}
+    workload = workload_from_json({**data, "extents": {"i": "T"}, "dtype": "bool"})
+    task = SearchTask(workload, shape_vars=(ShapeVar("T", range(33)),), target=native())
+    assert built_problems(task, default_kernel(task), [{"m": 0}, {"m": 1}, {"m": 100}]) == []

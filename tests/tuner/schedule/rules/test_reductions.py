@@ -1,4 +1,4 @@
-"""Reductions of every rule: over nothing, in tensors of other dtypes than they are done in."""
+"""Reductions of every rule: over nothing, in tensors of other dtypes than they are done in, and of conditions."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ DTYPES: Mapping[str, Mapping[str, str]] = {
     "whole": {"x": "float32", "out": "int8"},
 }
 SIZES = [{"m": 19, "n": 0}, {"m": 19, "n": 5}]
+LONG = [{"m": 2, "n": 0}, {"m": 2, "n": 1}, {"m": 5, "n": 77}]
 
 
 def _task(data: Mapping[str, Any]) -> SearchTask:
@@ -41,3 +42,12 @@ def test_over_nothing_there_is_the_end_of_the_tensors_dtype(rule: str, dtypes: s
     task = _task({"program": PROGRAMS[rule].format(reduce=reducer), "dtype": DTYPES[dtypes]})
     assert rules_of(task)[0].name in (rule, "fallback")
     assert built_problems(task, small_kernel(task), SIZES) == []
+
+
+@pytest.mark.parametrize("reducer", ["max", "min"])
+@pytest.mark.parametrize("program", ["{reduce}(n) x[m, n] > 0", "{reduce}(n) x[n, m] <= m", "{reduce}(n) b[m, n]"])
+def test_whether_any_or_all_conditions_hold(program: str, reducer: str) -> None:
+    text = f"out[m] = {program.format(reduce=reducer)}"
+    task = _task({"program": text, "dtype": {"b" if "b[" in text else "x": "bool" if "b[" in text else "int8"}})
+    assert task.workload.outputs[0].dtype == "bool"
+    assert built_problems(task, small_kernel(task), LONG) == []
