@@ -17,6 +17,7 @@ from tuner.program.target import Target
 from tuner.schedule.function import KernelFunction, kernel_function
 from tuner.schedule.layout import Layout
 from tuner.schedule.space import MicroKernel, SearchSpace
+from tuner.schedule.vector.integers import with_functions, wrapping
 from tuner.schedule.vector.rounding import by_instruction
 
 Found = TypeVar("Found")
@@ -133,9 +134,10 @@ class TirRule(Rule):
         with (
             kernel_function(task.workload, self.layouts(task, kernel), name) as function,
             by_instruction(task.workload, task.known_target.hardware),
+            wrapping() as called,
         ):
             self.body(task, kernel, function)
-        return function.get()
+        return with_functions(function.get(), called)
 
 
 def matched(workload: Workload, found: Found | NoMatch) -> Found:

@@ -88,6 +88,29 @@ def test_shifts_by_any_number_of_bits_are_those_of_numpy(dtype: str) -> None:
         np.testing.assert_array_equal(result, its.value)
 
 
+INTEGERS = (
+    "(x[i, j] * 2) // 2", "(x[i, j] * 6) % 3", "where(x[i, j] + 1 > x[i, j], 1, 0)",
+    "where(x[i, j] * x[i, j] < 0, 1, 0)", "abs(x[i, j]) // 2", "-x[i, j] // 2", "max(x[i, j] + 1, x[i, j])",
+    "(y[i, j] * 4 + 3) // 4", "(x[i, j] - y[i, j]) % 7", "(x[i, j] * i * 3) // 3", "where(0 - y[i, j] < 0, 1, 0)",
+)  # fmt: skip
+"""Expressions that are simpler for whole numbers, and other numbers where integers wrap around."""
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int32", "int64"])
+@pytest.mark.parametrize("text", ["out{0}[i, j] = {1}", "out{0}[i] = sum(j) {1}", "out{0}[j] = max(i) {1}"])
+def test_integers_wrap_around(text: str, dtype: str) -> None:
+    program = "\n".join(text.format(at, body) for at, body in enumerate(INTEGERS))
+    task = SearchTask(ProgramOp(program), {"i": T, "j": 5}, (T,), target=native(), dtype={"x": dtype, "y": dtype})
+    info: Any = np.iinfo(dtype)
+    numbers = np.array([1, -2, info.max, info.min, info.max // 2 + 1, info.min // 2 - 1, 77], dtype)
+    inputs = [np.resize(numbers, (21, 5)), np.resize(numbers[::-1], (21, 5))]
+    dims = dict.fromkeys(task.workload.symbols, 21)
+    outputs = [np.zeros(tensor.shape(dims), NUMPY[tensor.dtype]) for tensor in task.workload.outputs]
+    loaded(compile_candidate(task, default_kernel(task)).binary)([*inputs, *outputs])
+    for result, its in zip(outputs, expected(task.workload, inputs, dims), strict=True):
+        np.testing.assert_array_equal(result, its.value)
+
+
 @pytest.mark.parametrize("amount", ["40", "63", "i", "extent(i)", "(i - 5)", "(4*(i % 2))"])
 @pytest.mark.parametrize("dtype", ["int32", "int64"])
 def test_shifts_by_constants_axes_and_extents_are_those_of_numpy(dtype: str, amount: str) -> None:

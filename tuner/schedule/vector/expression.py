@@ -13,6 +13,7 @@ from tuner.schedule.tir import TirExpr, tirx
 from tuner.schedule.vector.arithmetic import OPERATORS, bound, combined, like, shifted
 from tuner.schedule.vector.dtypes import cast, constant, element_type, lanes_of
 from tuner.schedule.vector.functions import apply
+from tuner.schedule.vector.integers import leaves_its_type, wrapped
 
 _SHIFTS = frozenset({"<<", ">>"})
 _UNFENCED = frozenset({"+", "*", "&", "|", "<<", ">>", "%"})
@@ -54,7 +55,7 @@ class Evaluator:
             case ast.Neg(operand=operand):
                 value = self.value(operand, dtype)
                 # 0 - x would make 0 of -0.
-                return value * like(-1, value) if dtype.startswith("float") else like(0, value) - value
+                return value * like(-1, value) if dtype.startswith("float") else self._negated(expr, value)
             case ast.Binary():
                 return self._binary(expr, dtype)
             case ast.Call():
@@ -69,6 +70,8 @@ class Evaluator:
         left, right = (self.value(operand, dtype) for operand in operands)
         if dtype == "bool":
             return combined(expr.operator, left, right)
+        if leaves_its_type(expr, self.types):
+            return wrapped(expr.operator, left, right)
         if expr.operator in _SHIFTS and not shifts_inside(expr.right, DTYPES[dtype].bits):
             return shifted(expr.operator, bound(left), bound(right))
         # The simplifier takes floats for real numbers: what could cancel is fenced off (see arithmetic.py).
@@ -81,7 +84,15 @@ class Evaluator:
             condition, *branches = expr.args
             chosen = (self.value(branch, dtype) for branch in branches)
             return tirx.Select(self._condition(condition), *chosen)
+        if leaves_its_type(expr, self.types):
+            value = bound(self.value(expr.args[0], dtype))
+            return tirx.Select(value < like(0, value), self._negated(expr, value), value)
         return apply(expr.function, *(self.value(arg, dtype) for arg in expr.args))
+
+    def _negated(self, expr: ast.Expr, value: TirExpr) -> TirExpr:
+        """An integer with the other sign: that of the least number is itself."""
+        zero = like(0, value)
+        return wrapped("-", zero, value) if leaves_its_type(expr, self.types) else zero - value
 
     def _condition(self, expr: ast.Expr) -> TirExpr:
         value = self.value(expr)
