@@ -190,6 +190,24 @@ def test_sums_of_large_integers_are_exact() -> None:
     assert out.tolist() == [(exact + 2**63) % 2**64 - 2**63] * 3
 
 
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("out[] = where(x[] == y[], 1, 0)", 1),
+        ("out[] = where(x[] <= y[], 1, 0)", 1),
+        ("out[] = min(x[], y[])", 2.0**24),
+        ("out[] = where(y[] < 0, y[], x[])", 2.0**24),
+        ("out[] = min(y[], 16777217)", 2.0**24),
+    ],
+)
+def test_integers_beside_floats_are_rounded_as_in_a_kernel(text: str, wanted: float) -> None:
+    workload = workload_from_json({"program": text, "dtype": {"x": "int64", "y": "float32"} if "x[" in text else {}})
+    given: dict[str, Array] = {"x": np.array(2**24 + 1, np.int64), "y": np.array(2.0**24, np.float32)}
+    (out,) = expected(workload, [given[tensor.name] for tensor in workload.inputs], {})
+    assert float(out.value) == wanted
+    assert not out.wrong(np.asarray(wanted, NUMPY[workload.outputs[0].dtype])).any()
+
+
 def test_division_and_remainder_round_down_and_shifts_keep_the_sign() -> None:
     x = np.array([-7, 7, -8], np.int32)
     text = "a[m] = x[m] // 4\nb[m] = x[m] % 4\nc[m] = x[m] >> 1\nd[m] = x[m] & 5 | 8\ne[m] = x[m] / 2"

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.program.language.arrays import NUMPY
-from tuner.program.language.dtypes import FLOATS, INTEGERS
+from tuner.program.language.dtypes import DTYPES, FLOATS, INTEGERS
 from tuner.program.language.expr import COMPARISONS
 
 Array = NDArray[Any]
@@ -97,17 +97,20 @@ class Arithmetic:
         return Bounded(array, np.asarray(rounding) if self.bounds and rounding else None)
 
     def converted(self, x: Bounded, dtype: str) -> Bounded:
-        """An operand in the type that an operation is done in, which holds all its values."""
+        """An operand in the type that an operation is done in. It holds all its values, but for large integers that
+        become floats: those are rounded as in a kernel."""
+        if dtype in FLOATS and x.value.dtype.kind == "i" and x.value.dtype.itemsize > 2:
+            return self._narrowed(x, lambda value: _as_float(value, dtype))
         return Bounded(x.value.astype(VALUES[dtype], copy=False), x.error)
 
     def negated(self, x: Bounded, dtype: str) -> Bounded:
         return Bounded(-self.converted(x, dtype).value, x.error)
 
     def binary(self, operator: str, left: Bounded, right: Bounded, dtype: str) -> Bounded:
-        """``left operator right`` (``min`` and ``max`` included) in ``dtype``."""
+        """``left operator right`` (``min`` and ``max`` included) in ``dtype``: of a comparison that of both sides."""
+        left, right = self.converted(left, dtype), self.converted(right, dtype)
         if operator in COMPARISONS:
             return self._comparison(operator, left, right)
-        left, right = self.converted(left, dtype), self.converted(right, dtype)
         value = _BINARY[operator](left.value, right.value)
         if not self.bounds:
             return Bounded(value)
@@ -156,7 +159,7 @@ class Arithmetic:
         if dtype in FLOATS:
             if source in FLOATS and UNIT[dtype] <= UNIT[source]:
                 return self.converted(x, dtype)
-            return self._narrowed(x, lambda value: value.astype(NUMPY[dtype]).astype(np.float64))
+            return self._narrowed(x, lambda value: _as_float(value, dtype))
         if dtype == "bool":
             error = None if x.error is None else np.where((np.abs(x.value) <= x.error) & (x.error > 0), 1.0, 0.0)
             return Bounded(x.value != 0, error)
@@ -265,6 +268,12 @@ def _image(name: str, function: Callable[[Array], Array], x: Bounded, value: Arr
     # The interval reaches out of where the function is defined, or into it.
     undefined = np.isnan(above) & np.isnan(below) & np.isnan(value)
     return np.where(np.isnan(reach) & ~undefined, np.inf, reach)
+
+
+def _as_float(value: Array, dtype: str) -> Array:
+    """Rounded to a float: to a short one by way of float32, that these are computed in."""
+    wide = value.astype(np.float32) if DTYPES[dtype].bits < 32 else value
+    return wide.astype(NUMPY[dtype]).astype(np.float64)
 
 
 def _gap(a: Array, b: Array) -> NDArray[np.float64]:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from tuner.program.language.dims import DimExpr
-from tuner.program.language.dtypes import FLOATS
-from tuner.program.language.expr import Axis, Binary, Call, Cast, Const, Expr, Extent, Neg, Read, children
+from tuner.program.language.dtypes import FLOATS, promoted
+from tuner.program.language.expr import COMPARISONS, Axis, Binary, Call, Cast, Const, Expr, Extent, Neg, Read, children
 from tuner.program.language.program import index_dim
 from tuner.program.language.shapes import ElementTypes
 from tuner.program.language.workload import Workload
@@ -114,7 +114,8 @@ class Expressions:
             case Call(function=function), [argument]:
                 return arithmetic.function(function, argument, dtype)
             case ((Binary(operator=operator) | Call(function=operator)), [left, right]):
-                return arithmetic.binary(operator, left, right, dtype)
+                compared = dtype if operator not in COMPARISONS else promoted(map(self.type_of, children(expr)))
+                return arithmetic.binary(operator, left, right, compared)
         raise NotImplementedError(f"{expr} has no reference")
 
     def _read(self, expr: Read, box: Box, order: Sequence[str]) -> Bounded:
