@@ -35,9 +35,15 @@ KEYWORDS = frozenset((
     "sizeof", "static", "struct", "switch", "typedef", "union", "unsigned", "void", "volatile", "while", "and",
     "bool", "catch", "class", "delete", "false", "friend", "namespace", "new", "not", "operator", "or", "private",
     "protected", "public", "template", "this", "throw", "true", "try", "typename", "using", "virtual", "xor",
-    "packed",
+    "alignas", "alignof", "and_eq", "asm", "bitand", "bitor", "char8_t", "char16_t", "char32_t", "co_await",
+    "co_return", "co_yield", "compl", "concept", "const_cast", "consteval", "constexpr", "constinit", "decltype",
+    "dynamic_cast", "explicit", "export", "mutable", "noexcept", "not_eq", "nullptr", "or_eq", "reinterpret_cast",
+    "requires", "static_assert", "static_cast", "thread_local", "typeid", "typeof", "typeof_unqual", "wchar_t",
+    "xor_eq", "errno", "stderr", "stdin", "stdout", "packed",
 ))  # fmt: skip
-"""Names that no parameter may have, in C or in C++, and one that is taken."""
+"""Names that no parameter may have, in C or in C++: keywords, macros of the standard headers, and one that is taken."""
+OWN = "sw_"
+"""What the names begin with that the source has besides."""
 
 
 @dataclass(frozen=True)
@@ -68,12 +74,30 @@ class CSource:
     @cached_property
     def operands(self) -> Mapping[str, str]:
         """The parameter's name of each tensor, by the tensor's name."""
-        return {each.name: f"{each.name}_" if each.name in KEYWORDS else each.name for each in self.workload.operands}
+        taken = {*KEYWORDS, *(each.name for each in self.workload.operands)}
+        return {each.name: self._allowed(each.name, taken) for each in self.workload.operands}
+
+    @staticmethod
+    def _allowed(name: str, taken: set[str]) -> str:
+        """The name of an operand, or another one that is not ``taken``, and is from now on."""
+        if name not in KEYWORDS and not name.startswith(OWN):
+            return name
+        other = f"{name}_" if name in KEYWORDS else f"of_{name}"
+        while other in taken:
+            other += "_"
+        taken.add(other)
+        return other
 
     @cached_property
     def symbols(self) -> Mapping[str, str]:
-        taken = {*self.operands.values(), *KEYWORDS}
-        return {name: f"{name}_size" if name in taken else name for name in self.workload.symbols}
+        taken, found = {*self.operands.values(), *KEYWORDS, *self.workload.symbols}, dict[str, str]()
+        for name in self.workload.symbols:
+            found[name] = name
+            if name in self.operands.values():
+                found[name] = f"{name}_size"
+                while found[name] in taken:
+                    found[name] += "_"
+        return found
 
     def text(self, size: DimExpr | int) -> str:
         """A size as an expression of C over the parameters."""

@@ -70,6 +70,10 @@ MORE: dict[str, Callable[[], SearchTask]] = {
     "no constants, names of symbols": lambda: task("attention", {"b": 2, "h": 2, "i": T, "j": T, "d": 16}),
     "an index": lambda: task("moe_dense", {"t": T, "e": 3, "n": 20, "k": 24}),
     "names that C has": lambda: program("int[m, n] = double[m, n] * packed[m, n]", {"m": T, "n": 7}),
+    "names that C or the source has, and what they are replaced by": lambda: program(
+        "sw_size[m, n] = m[m, n] * m_size[m, n] + int[m, n] * int_[m, n] - sw_status[m, n] * asm[m, n] + stdin[m, n]",
+        {"m": T, "n": 7},
+    ),
 }
 TASKS = FEW | MORE
 RULES = {"a convolution by minimal filtering": "x86_winograd"}
