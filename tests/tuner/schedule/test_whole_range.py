@@ -111,6 +111,38 @@ def test_integers_wrap_around(text: str, dtype: str) -> None:
         np.testing.assert_array_equal(result, its.value)
 
 
+@pytest.mark.parametrize("reducer", ["prod", "sum"])
+def test_reductions_of_integers_wrap_around(reducer: str) -> None:
+    """The product, or the sum, of numbers above 0 may be 0."""
+    text = f"any[i] = {reducer}(j) ((x[i, extent(j) - 1 - j]) & 2147483647) | 2"
+    types = {"x": "int32", "any": "bool"}
+    task = SearchTask(ProgramOp(text), {"i": T, "j": 40}, (T,), target=native(), dtype=types)
+    x = np.array([[0] * 38 + [2**31 - 38] * 2, [1] * 40], np.int32)
+    any_of = np.zeros(2, bool)
+    loaded(compile_candidate(task, default_kernel(task)).binary)([x, any_of])
+    (wanted,) = expected(task.workload, [x], {"m": 2})
+    np.testing.assert_array_equal(any_of, wanted.value)
+    assert not any_of[0]
+
+
+ZEROS = (
+    "0 * x[i, j]", "x[i, j] * (1 - 1)", "x[i, j] * (i - i)", "x[i, j] * j", "0 / x[i, j]", "x[i, j] / 0",
+    "x[i, j] / -0.0", "0 / 0 + x[i, j]", "x[i, j] / (0 * x[i, j])",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ["out{0}[i, j] = {1}", "out{0}[i] = sum(j) {1}"])
+def test_zero_times_what_is_no_number_is_none(text: str) -> None:
+    """Nor is zero over zero zero, and what is divided by zero is infinite."""
+    program = "\n".join(text.format(at, body) for at, body in enumerate(ZEROS))
+    task = SearchTask(ProgramOp(program), {"i": T, "j": 1}, (T,), target=native())
+    x = np.resize(np.array([1, -2, 0, -0.0, np.inf, -np.inf, np.nan], np.float32), (37, 1))
+    outputs = [np.zeros(tensor.shape({"m": 37}), np.float32) for tensor in task.workload.outputs]
+    loaded(compile_candidate(task, default_kernel(task)).binary)([x, *outputs])
+    for result, its in zip(outputs, expected(task.workload, [x], {"m": 37}), strict=True):
+        np.testing.assert_array_equal(result, its.value.astype(np.float32))
+
+
 @pytest.mark.parametrize("amount", ["40", "63", "i", "extent(i)", "(i - 5)", "(4*(i % 2))"])
 @pytest.mark.parametrize("dtype", ["int32", "int64"])
 def test_shifts_by_constants_axes_and_extents_are_those_of_numpy(dtype: str, amount: str) -> None:

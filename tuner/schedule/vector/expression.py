@@ -10,7 +10,7 @@ from tuner.program.language.dtypes import DTYPES, promoted
 from tuner.program.language.indices import shifts_inside
 from tuner.program.language.shapes import ElementTypes
 from tuner.schedule.tir import TirExpr, tirx
-from tuner.schedule.vector.arithmetic import OPERATORS, bound, combined, like, shifted
+from tuner.schedule.vector.arithmetic import OPERATORS, bound, combined, fenced, like, shifted
 from tuner.schedule.vector.dtypes import cast, constant, element_type, lanes_of
 from tuner.schedule.vector.functions import apply
 from tuner.schedule.vector.integers import leaves_its_type, wrapped
@@ -74,7 +74,11 @@ class Evaluator:
             return wrapped(expr.operator, left, right)
         if expr.operator in _SHIFTS and not shifts_inside(expr.right, DTYPES[dtype].bits):
             return shifted(expr.operator, bound(left), bound(right))
-        # The simplifier takes floats for real numbers: what could cancel is fenced off (see arithmetic.py).
+        # The simplifier takes floats for real numbers: what could cancel is fenced off (see arithmetic.py), and so is
+        # what it may know to be zero, times which NaN is no zero.
+        if expr.operator in ("*", "/"):
+            left = fenced(left) if _may_be_zero(expr.left) else left
+            right = fenced(right) if _may_be_zero(expr.right) else right
         if expr.operator in _UNFENCED or isinstance(expr.right, ast.Const):
             return OPERATORS[expr.operator](left, right)
         return combined(expr.operator, left, right)
@@ -104,3 +108,9 @@ class Evaluator:
 
     def _wide(self, value: TirExpr) -> TirExpr:
         return tirx.Broadcast(value, self.lanes) if lanes_of(value) == 1 < self.lanes else value
+
+
+def _may_be_zero(expr: ast.Expr) -> bool:
+    """Whether the simplifier may find a factor to be zero: it knows constants, and axes in loops of one turn."""
+    is_known = not any(isinstance(node, ast.Read) for node in ast.walk(expr))
+    return is_known and not (isinstance(expr, ast.Const) and expr.value)

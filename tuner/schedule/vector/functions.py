@@ -9,6 +9,7 @@ from tuner.schedule.tir import TirExpr, function, tirx
 from tuner.schedule.vector import elementary
 from tuner.schedule.vector.arithmetic import bound, calls, like, maximum, minimum
 from tuner.schedule.vector.dtypes import element_type
+from tuner.schedule.vector.integers import WRAPPING, wrapped
 
 Function = Callable[..., TirExpr]
 
@@ -74,8 +75,8 @@ def _scalar_calls(name: str, x: TirExpr) -> TirExpr:
 
 
 COMBINE: Mapping[str, Callable[[TirExpr, TirExpr], TirExpr]] = {
-    "sum": lambda a, b: a + b,
-    "prod": lambda a, b: a * b,
+    "sum": lambda a, b: wrapped("+", a, b) if element_type(a) in WRAPPING else a + b,
+    "prod": lambda a, b: wrapped("*", a, b) if element_type(a) in WRAPPING else a * b,
     "max": lambda a, b: maximum(bound(a), bound(b)),
     "min": lambda a, b: minimum(bound(a), bound(b)),
 }

@@ -22,7 +22,8 @@ from tuner.schedule.vector.dtypes import element_type, lanes_of, vector_type
 
 Interval = tuple[int, int]
 INSTRUCTIONS: Mapping[str, str] = {"+": "add", "-": "sub", "*": "mul"}
-_BITS = {"int32": 32, "int64": 64}
+WRAPPING: Mapping[str, int] = {"int32": 32, "int64": 64}
+"""The types that integers are computed in, and their bits."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ _called_ones: ContextVar[set[_Function]] = ContextVar("called")
 def wrapped(sign: str, a: TirExpr, b: TirExpr) -> TirExpr:
     """``a`` and ``b`` of one dtype, int32 or int64, added, subtracted or multiplied. Inside ``wrapping`` alone."""
     dtype, lanes = element_type(a), lanes_of(a)
-    function = _Function(sign, _BITS[dtype], lanes)
+    function = _Function(sign, WRAPPING[dtype], lanes)
     _called_ones.get().add(function)
     return tirx.call_pure_extern(vector_type(dtype, lanes), function.name, a, b)
 
@@ -85,7 +86,7 @@ def leaves_its_type(expr: Expr, types: ElementTypes) -> bool:
         case _:
             return False
     dtype = types.type_of(expr)
-    if dtype not in _BITS:
+    if dtype not in WRAPPING:
         return False
     low, high = _exact(expr, types)
     least, most = _range(dtype)
