@@ -91,6 +91,7 @@ def test_shifts_by_any_number_of_bits_are_those_of_numpy(dtype: str) -> None:
 INTEGERS = (
     "(x[i, j] * 2) // 2", "(x[i, j] * 6) % 3", "where(x[i, j] + 1 > x[i, j], 1, 0)",
     "where(x[i, j] * x[i, j] < 0, 1, 0)", "abs(x[i, j]) // 2", "-x[i, j] // 2", "max(x[i, j] + 1, x[i, j])",
+    "x[i, j] * (2147483647 << 9)", "x[i, j] - (i << 62)",
     "(y[i, j] * 4 + 3) // 4", "(x[i, j] - y[i, j]) % 7", "(x[i, j] * i * 3) // 3", "where(0 - y[i, j] < 0, 1, 0)",
 )  # fmt: skip
 """Expressions that are simpler for whole numbers, and other numbers where integers wrap around."""

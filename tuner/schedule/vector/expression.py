@@ -72,6 +72,9 @@ class Evaluator:
             return combined(expr.operator, left, right)
         if leaves_its_type(expr, self.types):
             return wrapped(expr.operator, left, right)
+        if expr.operator == "<<" and _is_known(expr.left):
+            # Of numbers that it knows TVM computes the result itself, and fails where that has no room.
+            left = bound(left)
         if expr.operator in _SHIFTS and not shifts_inside(expr.right, DTYPES[dtype].bits):
             return shifted(expr.operator, bound(left), bound(right))
         # The simplifier takes floats for real numbers: what could cancel is fenced off (see arithmetic.py), and so is
@@ -112,5 +115,9 @@ class Evaluator:
 
 def _may_be_zero(expr: ast.Expr) -> bool:
     """Whether the simplifier may find a factor to be zero: it knows constants, and axes in loops of one turn."""
-    is_known = not any(isinstance(node, ast.Read) for node in ast.walk(expr))
-    return is_known and not (isinstance(expr, ast.Const) and expr.value)
+    return _is_known(expr) and not (isinstance(expr, ast.Const) and expr.value)
+
+
+def _is_known(expr: ast.Expr) -> bool:
+    """Whether no element of a tensor decides the value."""
+    return not any(isinstance(node, ast.Read) for node in ast.walk(expr))
