@@ -57,7 +57,7 @@ def _joined(numbers: Numbers, tensor: Tensor, parameter: str, panels: str) -> st
     number = f"({element})((({element}){parameter}[{place}] >> ({_place(numbers.shift)})) & 15)"
     return (
         f"  {element} *sw_joined = calloc({max(numbers.rows * columns, 1)}, sizeof *sw_joined);\n"
-        f'  if (!sw_joined) return sw_fail(SHAPEWRIGHT_FAILED, "there is no memory to pack it", "{parameter}");\n'
+        f'  if (!sw_joined) return sw_no_memory("{parameter}");\n'
         f"  for (int64_t sw_row = 0; sw_row < {numbers.rows}; sw_row++)\n"
         f"    for (int64_t sw_step = 0; sw_step < {numbers.steps}; sw_step++)\n"
         f"      sw_joined[sw_row * {columns} + sw_step / {numbers.joined}] |=\n"

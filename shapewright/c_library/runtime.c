@@ -244,6 +244,10 @@ static int sw_call(const sw_operand *operands) {
 
 // -- constants --------------------------------------------------------------------------------------------------------
 #if SW_PACKS
+static inline int sw_no_memory(const char *name) {
+  return sw_fail(SHAPEWRIGHT_FAILED, "cannot be packed, there is no memory", name);
+}
+
 enum { SW_PARTS = 16 };
 // One flattened index over several parts of the dims of a tensor.
 typedef struct { int parts; int64_t size[SW_PARTS], stride[SW_PARTS]; } sw_index;
