@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -19,6 +20,7 @@ from typing import Any
 from benchmarks.compare.rows import BEST, against_best
 from benchmarks.compare.summary import SHORTEST_S, against, bandwidth, held_out, interval_of, mean, ratios
 from benchmarks.harness.results import ROOT, Row, grouped, read
+from benchmarks.policies import ORACLE
 from benchmarks.theory import SEARCHED
 from tuner.program.language.workload import format_shape
 
@@ -169,6 +171,31 @@ def _theory(document: Document) -> Told:
     return (what, value, least), lines
 
 
+def _policies(document: Document) -> Told:
+    """What there is to gain over theory, and what the reference left of it, by workload; in the last of the budgets."""
+    summary, by_workload = document["summary"], grouped(document["policies"], "workload")
+    reference, label = summary["reference"], list(summary["to_gain"])[-1]
+    to_gain, left = summary["to_gain"][label], summary["left_to_gain"][label]
+
+    def trials(name: str, policy: str) -> str:
+        own = [row["trials"] for row in by_workload[name] if row["policy"] == policy and row["budget"] == label]
+        return f"{statistics.median(own):.0f}"
+
+    head = ["workload", "theory behind a long search", f"{label} behind it", "trials", "of the long search"]
+    rows = [
+        [name, percent(to_gain[name]), percent(left[name]), trials(name, reference), trials(name, ORACLE)]
+        for name in to_gain
+    ]
+    noise = f"Two timings of one library differ by {percent(summary['noise'][label])} in the mean."
+    most = f"theory within {percent(max(to_gain.values()))}"
+    what = f"what a search of {label} leaves of what a long one finds"
+    return (what, percent(statistics.fmean(left.values())), most), [*_table(head, *rows), "", noise]
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
 def _models(document: Document) -> Told:
     rows, protocol, summary = document["rows"], document["protocol"], document["summary"]
     rivals = sorted({name for row in rows for name in row["rivals_s"]})
@@ -215,7 +242,7 @@ def _service(document: Document) -> Told:
 
 KINDS: Mapping[str, Callable[[Document], Told]] = {
     "kernels": _kernels, "operators": _operators, "theory": _theory, "overhead": _overhead, "service": _service,
-    "models": _models,
+    "models": _models, "policies": _policies,
 }  # fmt: skip
 """By the module that wrote the document."""
 
