@@ -147,7 +147,7 @@ def test_ci_installs_what_is_missing_then_lints_and_tests(checkout: Path) -> Non
     assert steps[0].startswith("apt-get update")
     assert steps[1].startswith("apt-get install")
     assert "gcc" in steps[1].split()
-    assert steps[2:] == ["make lint", "make docs", "make test"]
+    assert steps[2:] == ["make lint", "make docs", "make test", "make gpu"]
 
 
 def test_ci_fails_with_the_first_of_them_that_fails(checkout: Path) -> None:
