@@ -11,7 +11,8 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from shapewright.models.graph import ONE, OUTPUT, CannotLift, Graph, Input, Node
+from shapewright.models.draft import DTYPES as PROGRAMS
+from shapewright.models.graph import ONE, CannotLift, Graph, Input, Node
 from shapewright.models.lifted import Operand
 from shapewright.models.views import each, product
 from tuner.program.language.dims import DimExpr, Quotient
@@ -22,6 +23,7 @@ ZERO = DimExpr.of(0)
 OPERATORS = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
 MASK, HALF = 15, 4
 """What leaves four bits of a byte, and the distance of its halves."""
+MAX_STEPS = 256
 MOST = 2**31 - 1
 """The largest number of a program."""
 
@@ -38,12 +40,14 @@ class Element:
 
 @dataclass(slots=True)
 class Computed:
-    """The weight at [n, k], its constants by node, and the nodes that compute it."""
+    """The weight at [n, k] that a ``product`` reads, its constants by node, and the nodes that compute it."""
 
     graph: Graph
+    product: str
     operands: dict[str, Operand] = field(default_factory=dict)
     nodes: dict[str, None] = field(default_factory=dict)
     text: str = ""
+    steps: int = 0
 
     @property
     def dtypes(self) -> dict[str, str]:
@@ -54,18 +58,17 @@ class Computed:
     def inner(self) -> Iterator[str]:
         """The nodes that nobody else reads, in the order of the graph."""
         kept = dict(self.nodes)
-        while outside := [name for name in kept if not self._readers(name) <= kept.keys()]:
+        while outside := [name for name in kept if not self.graph.readers(name) <= {*kept, self.product}]:
             for name in outside:
                 del kept[name]
         return (name for name in self.graph.nodes if name in kept)
 
-    def _readers(self, name: str) -> frozenset[str]:
-        # The product itself reads the last one.
-        return self.graph.readers(name) if name != next(iter(self.nodes)) else frozenset()
-
     # -- elements ---------------------------------------------------------------------------------------------------
     def element(self, node: Node, index: Index) -> Element:
         """The element of a node's value. Raises CannotLift where it is not computed from constants, or not known."""
+        self.steps += 1
+        if self.steps > MAX_STEPS:
+            raise CannotLift(f"the weight takes more than {MAX_STEPS} operations")
         if node.op == "constant":
             return self._read(node, index)
         self.nodes[node.name] = None
@@ -99,7 +102,8 @@ class Computed:
         return Element(f"({value})" if value < 0 else str(value), "")
 
     def _read(self, node: Node, index: Index) -> Element:
-        if node.shape is None or len(node.shape) != len(index) or node.dtype not in DTYPES:
+        is_known = node.dtype in PROGRAMS if node.dtype in FLOATS else node.dtype in DTYPES
+        if node.shape is None or len(node.shape) != len(index) or not is_known:
             raise CannotLift(f"the constant {node.name} has no known form")
         known = self.operands.get(node.name)
         name = known.tensor if known else f"c{len(self.operands)}"
@@ -152,11 +156,11 @@ class Computed:
         return Element(text, node.dtype)
 
 
-def computed(graph: Graph, weight: Node, index: Index) -> Computed:
-    """The weight, an integer at its heart, at ``index`` by n and k. Raises CannotLift."""
-    found = Computed(graph)
+def computed(graph: Graph, weight: Node, index: Index, product: str) -> Computed:
+    """The weight of a product, integers at its heart, at ``index`` by n and k. Raises CannotLift."""
+    found = Computed(graph, product)
     found.text = found.element(weight, index).text
-    if not found.dtypes or OUTPUT in graph.readers(weight.name):
+    if not found.dtypes:
         raise CannotLift(f"the weight {weight.name} is not unpacked of integers")
     return found
 

@@ -6,15 +6,17 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from shapewright.models.computed import Computed, computed
-from shapewright.models.draft import Draft, draft_of
+from shapewright.models.computed import computed
+from shapewright.models.draft import Draft, draft_of, lifted, rules_of
 from shapewright.models.graph import ONE, CannotLift, Graph, Node, Operation, Shape
 from shapewright.models.lifted import Operand, View
 from shapewright.models.operands import Order, behind, constant_behind, operand, swapped
 from shapewright.models.views import each, product
+from tuner.errors import InvalidInput
 from tuner.program.catalogue.convolutions import SPATIAL
 from tuner.program.job.build import ProgramOp
 from tuner.program.language.dims import DimExpr
+from tuner.program.target import native
 
 OF_BYTES: Mapping[str, str] = {"x": "int8", "w": "int8", "out": "int32"}
 KEPT_BYTES = ProgramOp("out[m, n] = sum(k) x[m, k] * cast(w[n, k], float32)", constant=("w",))
@@ -119,14 +121,8 @@ def _rows(operation: Operation, x: Node, w: Node, is_kn: bool, dtypes: Mapping[s
         if right.fold is not None and graph[right.node].dtype == "int8":
             return draft_of(KEPT_BYTES, args, (left, replace(right, fold=None)), operation, view, {"w": "int8"})
         return draft_of("dense", args, (left, right), operation, view, dtypes)
-    if (unpacked := _unpacked(graph, w, (K, N) if is_kn else (N, K))) is not None:
-        constants = tuple(unpacked.operands.values())
-        shapes = {each.tensor: tuple(map(str, graph.shape(each.node))) for each in constants}
-        program = ProgramOp(
-            f"out[m, n] = sum(k) x[m, k] * {unpacked.text}", constant=tuple(shapes), shapes=tuple(shapes.items())
-        )
-        draft = draft_of(program, args, (left, *constants), operation, view, unpacked.dtypes)
-        return replace(draft, nodes=(*unpacked.inner(), *draft.nodes))
+    if (unpacked := _unpacked(operation, w, left, args, view, is_kn=is_kn)) is not None:
+        return unpacked
     source, order = behind(graph, w)
     if is_kn and order == (0, 1):
         return draft_of("matmul", args, (left, operand(graph, "y", w, (k, n))), operation, view)
@@ -135,11 +131,21 @@ def _rows(operation: Operation, x: Node, w: Node, is_kn: bool, dtypes: Mapping[s
     return draft_of(NEW_WEIGHT, args, (left, right), operation, view)
 
 
-def _unpacked(graph: Graph, w: Node, index: tuple[DimExpr, DimExpr]) -> Computed | None:
-    """The weight as it is computed from constants of integers; None where it is not."""
+def _unpacked(
+    operation: Operation, w: Node, left: Operand, args: Mapping[str, DimExpr], view: View, *, is_kn: bool
+) -> Draft | None:
+    """Rows by a weight that is computed from constants of integers; None where it is not, or no rule takes it."""
+    graph = operation.graph
     try:
-        return computed(graph, w, index)
-    except CannotLift:
+        weight = computed(graph, w, (K, N) if is_kn else (N, K), operation.node.name)
+        constants = tuple(weight.operands.values())
+        shapes = {each.tensor: tuple(map(str, graph.shape(each.node))) for each in constants}
+        text = f"out[m, n] = sum(k) x[m, k] * {weight.text}"
+        program = ProgramOp(text, constant=tuple(shapes), shapes=tuple(shapes.items()))
+        draft = draft_of(program, args, (left, *constants), operation, view, weight.dtypes)
+        draft = replace(draft, nodes=(*weight.inner(), *draft.nodes))
+        return draft if rules_of(lifted(draft, graph).workload, native()) else None
+    except (CannotLift, InvalidInput):
         return None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -63,22 +64,32 @@ PACKED = Node("w", "constant", (), {}, dims(8, 16), "uint8")
 )
 def test_what_is_not_followed_is_told(node: Node, reason: str) -> None:
     with pytest.raises(CannotLift, match=reason):
-        computed(graph_of(PACKED, node), node, (N, K))
+        computed(graph_of(PACKED, node), node, (N, K), "z")
 
 
 def test_a_weight_of_floats_alone_is_none() -> None:
     floats = Node("w", "constant", (), {}, dims(8, 16), "float32")
     doubled = Node("y", "mul", ("w", 2.0), {}, dims(8, 16), "float32")
     with pytest.raises(CannotLift, match="not unpacked of integers"):
-        computed(graph_of(floats, doubled), doubled, (N, K))
+        computed(graph_of(floats, doubled), doubled, (N, K), "z")
 
 
 def test_nodes_that_others_read_stay() -> None:
     half = Node("half", "bits_and", ("w", 15), {}, dims(8, 16), "uint8")
     real = Node("real", "cast", ("half",), {}, dims(8, 16), "float32")
     other = Node("other", "cast", ("half",), {}, dims(8, 16), "float32")
-    found = computed(graph_of(PACKED, half, real), real, (N, K))
+    product = Node("z", "linear", ("x", "real"), {}, dims(3, 8), "float32")
+    found = computed(graph_of(PACKED, half, real, product), real, (N, K), "z")
     assert found.text == "cast(((c0[n, k] >> (0)) & 15), float32)"
     assert found.dtypes == {"c0": "uint8"}
     assert list(found.inner()) == ["half", "real"]
-    assert list(computed(graph_of(PACKED, half, real, other), real, (N, K)).inner()) == ["real"]
+    for reader, left in ((other, ["real"]), (replace(product, name="second"), [])):
+        graph = graph_of(PACKED, half, real, product, reader)
+        assert list(computed(graph, real, (N, K), "z").inner()) == left
+
+
+def test_a_weight_that_reads_itself_over_and_over_is_left() -> None:
+    nodes = [Node("a0", "cast", ("w",), {}, dims(8, 16), "float32")]
+    nodes += [Node(f"a{at}", "add", (f"a{at - 1}",) * 2, {}, dims(8, 16), "float32") for at in range(1, 60)]
+    with pytest.raises(CannotLift, match="more than 256 operations"):
+        computed(graph_of(PACKED, *nodes), nodes[-1], (N, K), "z")

@@ -97,6 +97,29 @@ def test_exported_models_hold_their_weights_as_they_lie(form: str, built: OnDema
     exported(model, built, K)
 
 
+def test_weights_and_scales_may_be_of_other_floats(replacing: Replacing) -> None:
+    torch.manual_seed(0)
+    # Sums of large numbers that cancel show how PyTorch rounds each weight.
+    replacing.check(FORMS["groups"]().bfloat16(), 0.1 * torch.rand(5, K, dtype=torch.bfloat16))
+    assert replacing.report.share == 1.0
+
+
+def test_what_no_rule_takes_is_a_product_of_a_new_weight(replacing: Replacing) -> None:
+    """Integers whose places depend on both axes, and scales of float64."""
+    weight, scale = of_bytes(N, K), torch.rand(N, 1, dtype=torch.float64)
+
+    class Odd(nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("weight", weight)
+            self.register_buffer("scale", scale)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return functional.linear(x, (self.weight * self.scale).float())
+
+    replacing.check(Odd(), torch.rand(5, K))
+
+
 def test_two_layers_may_share_a_weight(replacing: Replacing) -> None:
     torch.manual_seed(0)
     layer = FORMS["groups"]()
