@@ -193,3 +193,17 @@ def permuted(first: TirExpr, second: TirExpr, lane: TirExpr) -> TirExpr:
     # Of a lane's number the instruction takes the lowest bits.
     low, high = (bound(tirx.call_llvm_intrin(wide, _OF_ONE, vector, lane)) for vector in (first, second))
     return tirx.Select(lane < tirx.Broadcast(tirx.IntImm("int32", lanes), lanes), low, high)
+
+
+TABLE = 16
+"""Elements of a table that one instruction looks up."""
+
+
+def looks_up(hardware: Hardware) -> bool:
+    """Whether a vector of floats is looked up in a table of TABLE by one instruction."""
+    return permutes(hardware) and hardware.lanes() == TABLE
+
+
+def looked_up(table: TirExpr, index: TirExpr) -> TirExpr:
+    """By lane of ``index`` (int32): the element of a table of float32 that its lowest four bits are the number of."""
+    return tirx.call_llvm_intrin(vector_type("float32", TABLE), "llvm.x86.avx512.permvar.sf.512", table, index)

@@ -38,7 +38,7 @@ from tuner.schedule.tir import I, TirExpr, i64, tirx
 from tuner.schedule.vector.arithmetic import bound
 from tuner.schedule.vector.dtypes import as_bits, constant, lanes_of, loaded, vector_type
 from tuner.schedule.vector.expression import Evaluator
-from tuner.schedule.vector.memory import DTYPE
+from tuner.schedule.vector.memory import DTYPE, TABLE, looked_up, looks_up
 
 CODE = Read("decoded.code", ())
 """What a weight reads in the place of the number that four bits are."""
@@ -46,8 +46,9 @@ CODES, WORD_BYTES = 8, 4
 """Four-bit numbers in a word of 32 bits."""
 MAGIC, MAGIC_BITS = 2**23, 0x4B000000
 """As a float32 whose lowest bits are those of a small integer that is added to it."""
-UNPACKED, SHIFT = 3.0, 2.0
-"""Operations of a vector of four-bit numbers, and what a shift by a number of steps takes beyond one by a constant."""
+UNPACKED, LOOKED_UP, SHIFT = 3.0, 2.0, 2.0
+"""Operations of a vector of four-bit numbers, by arithmetic or from a table, and what a shift by a number of steps
+takes beyond one by a constant."""
 WIDENED = 2.0
 """Operations of a vector of elements that are not float32."""
 JOINED = 3.0
@@ -254,7 +255,8 @@ class Decoded(Right):
     def _operations(self, task: SearchTask, part: Expr) -> float:
         """What making a vector of a part of the weight takes."""
         nodes = list(values(part))
-        count = UNPACKED if CODE in nodes else 0.0
+        unpacked = LOOKED_UP if looks_up(task.known_target.hardware) else UNPACKED
+        count = unpacked if CODE in nodes else 0.0
         for node in nodes:
             if node == CODE:
                 continue
@@ -277,11 +279,20 @@ def _numbers(context: EmitContext, code: Code, index: TirExpr, step: TirExpr, fi
         at = at + i64(1) - i64(2) * tirx.floormod(step, i64(2))
     shift = tirx.Cast("uint32", at * i64(4))
     bits = tirx.shift_right(word, tirx.Broadcast(shift, lanes))
+    if looks_up(context.task.known_target.hardware):
+        return bound(looked_up(_table(code), tirx.reinterpret(vector_type("int32", lanes), bits)))
     # The number in the lowest bits of a large float32: nothing is converted.
     bits = tirx.bitwise_and(bits, constant(15, "uint32", lanes))
     bits = tirx.bitwise_xor(bits, constant(MAGIC_BITS | code.flipped, "uint32", lanes))
     large = bound(tirx.reinterpret(vector_type(DTYPE, lanes), bits))
     return bound(large - constant(MAGIC - code.offset, DTYPE, lanes))
+
+
+def _table(code: Code) -> TirExpr:
+    """What each of the sixteen numbers stands for: a constant, once LLVM has folded it."""
+    every = tirx.Ramp(tirx.IntImm("int32", 0), tirx.IntImm("int32", 1), TABLE)
+    flipped = tirx.bitwise_xor(every, constant(code.flipped, "int32", TABLE))
+    return tirx.Cast(vector_type(DTYPE, TABLE), flipped) + constant(code.offset, DTYPE, TABLE)
 
 
 def _start_of(steps: TirExpr, number: TirExpr) -> TirExpr:
