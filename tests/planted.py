@@ -317,6 +317,22 @@ FAULTS = (
         "tree",
     ),
     Fault(
+        "four bits: those of an element are joined the other way round",
+        "tuner/schedule/packing.py",
+        "bits.type(4 * number)",
+        "bits.type(4 * (of.joined - 1 - number))",
+        "schedule/test_layout.py",
+        "four_bits",
+    ),
+    Fault(
+        "four bits: pieces of a weight that is unpacked change places",
+        "shapewright/models/computed.py",
+        "DimExpr.of(own[0][1]) + which * steps.pop()",
+        "DimExpr.of(own[-1][1]) - which * steps.pop()",
+        "torch/test_unpacked_weights.py",
+        "exported",
+    ),
+    Fault(
         "GPU: a kernel that spills is served",
         "tuner/library/gpu/candidate.py",
         "if cubin.spilled_bytes:",
