@@ -24,6 +24,7 @@ OPERATORS = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
 MASK, HALF = 15, 4
 """What leaves four bits of a byte, and the distance of its halves."""
 MAX_STEPS = 256
+"""Operations of one element: what is read twice is followed twice."""
 MOST = 2**31 - 1
 """The largest number of a program."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import numpy as np
@@ -36,15 +35,21 @@ def _code(workload: Workload, expr: Expr, n: str, k: str) -> Code | None:
     tensor = found[0].tensor
     if workload.tensors[tensor].dtype not in ("uint8", "int8") or not _asks_parity_alone(expr, k):
         return None
-    values = _values(workload, expr, tensor, n, k)
+    values, bits = _values(workload, expr, tensor, n, k), np.arange(256)[:, None] >> [0, 4] & 15
+    for high_first, numbers in ((False, bits), (True, bits[:, ::-1])):
+        if (form := _form(values, numbers)) is not None:
+            return Code(workload.element_types.type_of(expr), tensor, high_first, *form)
+    return None
+
+
+def _form(values: NDArray[Any], numbers: NDArray[Any]) -> tuple[int, int] | None:
+    """``flipped`` and ``offset`` where ``values`` are ``(numbers ^ flipped) + offset``."""
     if not np.isfinite(values).all():
         return None
-    bits = np.arange(256)[:, None] >> [0, 4]
-    for high_first, flipped in itertools.product((False, True), (0, SIGN)):
-        numbers = ((bits[:, ::-1] if high_first else bits) & 15) ^ flipped
-        offset = float(values[0, 0]) - numbers[0, 0]
-        if offset == int(offset) and np.array_equal(values, numbers + offset):
-            return Code(workload.element_types.type_of(expr), tensor, high_first, flipped, int(offset))
+    for flipped in (0, SIGN):
+        offset = float(values.flat[0]) - (int(numbers.flat[0]) ^ flipped)
+        if offset == int(offset) and np.array_equal(values, (numbers ^ flipped) + offset):
+            return flipped, int(offset)
     return None
 
 
@@ -73,13 +78,8 @@ def _moved(workload: Workload, expr: Expr, placed: Placed) -> Code | None:
     )
     numbers = np.arange(SIGN * 2)
     (values,) = compute(every, [numbers.astype(dtype)], {})
-    if not np.isfinite(values).all():
-        return None
-    for flipped in (0, SIGN):
-        offset = float(values[0]) - flipped
-        if offset == int(offset) and np.array_equal(values, (numbers ^ flipped) + offset):
-            return Code(workload.element_types.type_of(expr), placed.tensor, False, flipped, int(offset))
-    return None
+    form = _form(values, numbers)
+    return None if form is None else Code(workload.element_types.type_of(expr), placed.tensor, False, *form)
 
 
 def _asks_parity_alone(expr: Expr, k: str) -> bool:
