@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,15 +15,20 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 import shapewright as sw
+from benchmarks.gpu.dlight import calls_of
 from benchmarks.harness.suite import named
 from tuner.program.language.workload import Workload
 
 GUARD, POISON = 64, 77
-LIMITS = {"float16": 2e-3, "bfloat16": 1.6e-2, "float32": 1e-5}
-"""The norm of a row's error over that of the row."""
+LIMITS = {"float16": 2e-3, "bfloat16": 1.6e-2, "float32": 1e-5, "tf32": 9e-4}
+"""The norm of a row's error over that of the row. Of TF32 the worst rows of few columns have 7e-4, and 1.0e-3 where its
+operands are cut off and not rounded."""
 OPS = ("dense", "dense+bias+gelu", "batch_matmul_nt", "batch_matmul_nn", "softmax", "layer_norm", "rms_norm")
 """Operators (benchmarks.harness.suite.named) that PyTorch has a way for."""
-RIVALS = ("mm", "mm_tf32", "bmm", "bmm_tf32", "linear_gelu", "compiled", "softmax", "layer_norm", "rms_norm", "copy")
+RIVALS = (
+    "mm", "mm_tf32", "bmm", "bmm_tf32", "linear_gelu", "compiled", "softmax", "layer_norm", "rms_norm", "copy",
+    "dlight",
+)  # fmt: skip
 ROUNDS = 7
 SLOW = 3.0
 """A call so many times slower than the fastest is not timed again."""
@@ -65,10 +71,12 @@ class Contest:
 
     workload: Workload
     libraries: dict[str, sw.Library]
+    dlight: Path | None = None
+    """What ``benchmarks.gpu.dlight`` made."""
 
     def __post_init__(self) -> None:
         self.op, self.args = named(self.workload)
-        self.dtype = self.workload.inputs[0].dtype
+        self.dtype = "tf32" if self.workload.tf32 else self.workload.inputs[0].dtype
         self.title = f"{self.workload} {self.dtype}"
 
     def shape(self, size: int) -> dict[str, int]:
@@ -87,17 +95,31 @@ class Contest:
         given = [library.pack(name, each) if name in constants else each for name, each in own.items()]
         return lambda: library(*given)
 
-    def contenders(self, own: Operands) -> dict[str, Call]:
+    def contenders(self, own: Operands, shape: Mapping[str, int]) -> dict[str, Call]:
+        """DLight's kernels are rivals where they are right: nobody else has compared them."""
         ours = {name: self.call(each, own) for name, each in self.libraries.items()}
-        return ours | rivals(self.op, self.args, own)
+        calls, exact = rivals(self.op, self.args, own), self.exact(own)
+        for name, call in calls_of(self.dlight, self.workload, shape, own).items():
+            call()
+            error = worst_error(own[self.workload.outputs[0].name], exact)
+            if error <= LIMITS[self.dtype]:
+                calls[name] = call
+            else:
+                print(f"{name} of {self.title} at {dict(shape)}: a row is off by {error:.2e} of its norm", flush=True)
+        return ours | calls
+
+    def exact(self, own: Operands) -> torch.Tensor:
+        """The first output in float64."""
+        wide = {name: tensor.double() for name, tensor in own.items()}
+        result: torch.Tensor = next(iter(rivals(self.op, self.args, wide).values()))()
+        return result
 
 
 # -- right ------------------------------------------------------------------------------------------------------------
 def problem_of(contest: Contest, library: sw.Library, shape: Mapping[str, int], seed: int) -> str:
     """What is wrong with a call between guard regions; nothing where it is right."""
     own, (output,) = contest.operands(shape, seed), contest.workload.outputs
-    wide = {name: tensor.double() for name, tensor in own.items()}
-    exact = next(iter(rivals(contest.op, contest.args, wide).values()))()
+    exact = contest.exact(own)
     before = own[output.name]
     region = torch.full((before.numel() + 2 * GUARD,), POISON, dtype=before.dtype, device="cuda")
     own[output.name] = region[GUARD:-GUARD].view(before.shape)
@@ -105,9 +127,14 @@ def problem_of(contest: Contest, library: sw.Library, shape: Mapping[str, int], 
     torch.cuda.synchronize()
     if not bool((torch.cat([region[:GUARD], region[-GUARD:]]) == POISON).all()):
         return f"{output.name} is written outside"
-    rows = (own[output.name].double() - exact).norm(dim=-1) / exact.norm(dim=-1).clamp_min(1e-30)
-    worst = float(rows.max()) if rows.numel() else 0.0
+    worst = worst_error(own[output.name], exact)
     return "" if worst <= LIMITS[contest.dtype] else f"{output.name}: a row is off by {worst:.2e} of its norm"
+
+
+def worst_error(found: torch.Tensor, exact: torch.Tensor) -> float:
+    """Of any row, its norm over that of the row."""
+    rows = (found.double() - exact).norm(dim=-1) / exact.norm(dim=-1).clamp_min(1e-30)
+    return float(rows.max()) if rows.numel() else 0.0
 
 
 def checks(contest: Contest, count: int) -> dict[str, Any]:

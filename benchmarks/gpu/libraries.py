@@ -4,6 +4,7 @@ It runs on a host with the GPU, with PyTorch for CUDA. DIR is what ``shapewright
 or a folder of several. Libraries of one workload are contenders, as are PyTorch's own ways.
 
 ``--shapes`` are sizes of the first shape variable, ``--compiled`` those beside torch.compile, which tunes each.
+``--dlight`` is a folder of ``benchmarks.gpu.dlight``, whose kernels are contenders at the sizes that it has.
 ``--checks`` shapes are drawn at random for each library, which is compared with float64 there. Figures are over the
 first NAME. What is not done in ``--seconds`` is left out. ``searches`` of the document are of ``shapewright tune --json
 -o DIR > DIR/outcome.json``.
@@ -39,7 +40,7 @@ FATAL = ("illegal", "launch failure", "misaligned", "device-side assert", "uncor
 CARD = "name,driver_version,clocks.max.sm,clocks.sm,clocks.mem,power.limit,temperature.gpu,ecc.mode.current"
 
 
-def contests(folders: Mapping[str, Path], document: dict[str, Any]) -> list[Contest]:
+def contests(folders: Mapping[str, Path], dlight: Path | None, document: dict[str, Any]) -> list[Contest]:
     """Those of workloads that a rival is known for, in the order of the first folder; the others are left out."""
     found: dict[str, Contest] = {}
     for name, folder in folders.items():
@@ -49,7 +50,7 @@ def contests(folders: Mapping[str, Path], document: dict[str, Any]) -> list[Cont
             except ShapewrightError as error:
                 leave_out(document, "load", f"{name}={manifest.parent.name}", None, str(error))
                 continue
-            contest = found.setdefault(library.workload.key, Contest(library.workload, {}))
+            contest = found.setdefault(library.workload.key, Contest(library.workload, {}, dlight))
             if name in contest.libraries:
                 problem = f"{folder} has several of {library.workload.key}"
                 raise InvalidInput("NAME=DIR", problem, "a folder with one library of each workload")
@@ -65,14 +66,14 @@ def row(contest: Contest, shape: Mapping[str, int]) -> dict[str, Any]:
                 if any(known.shape == shape for known in library.dispatcher.task.instances)]  # fmt: skip
     dims = contest.workload.dims(shape)
     facts = {"tuned_on": tuned_on, "flops": contest.workload.flops(dims), "bytes": contest.workload.bytes_moved(dims)}
-    return facts | measure(contest.contenders(contest.operands(shape)))
+    return facts | measure(contest.contenders(contest.operands(shape), shape))
 
 
 def calls(contest: Contest, shape: Mapping[str, int]) -> dict[str, Any]:
     """``us``: what a call takes its thread, of many in a row that are put in the stream; the GPU's own where that is
     longer. PyTorch's have PyTorch's flags set before each of them, which takes less than a microsecond."""
     found = {}
-    for name, call in contest.contenders(contest.operands(shape)).items():
+    for name, call in contest.contenders(contest.operands(shape), shape).items():
         call()
         torch.cuda.synchronize()
         began = time.perf_counter()
@@ -89,11 +90,11 @@ def compiled(contest: Contest, shape: Mapping[str, int]) -> dict[str, Any]:
     torch._dynamo.reset()
     began = time.perf_counter()
     linear = torch.compile(F.linear, mode="max-autotune-no-cudagraphs", dynamic=False)
-    rival = in_tf32(False, lambda: linear(own["x"], own["w"]))
+    rival = in_tf32(contest.workload.tf32, lambda: linear(own["x"], own["w"]))
     rival()
     torch.cuda.synchronize()
     spent = time.perf_counter() - began
-    return {"compile_s": round(spent, 1), **measure({**contest.contenders(own), "compiled": rival})}
+    return {"compile_s": round(spent, 1), **measure({**contest.contenders(own, shape), "compiled": rival})}
 
 
 Step = tuple[str, str, int | None, Callable[[], dict[str, Any]]]
@@ -159,6 +160,7 @@ def named_folder(text: str) -> tuple[str, Path]:
 
 def main() -> None:
     parser = options_of(__doc__, shapes=TEST, checks=0, compiled=integers, seconds=3600.0)
+    parser.add_argument("--dlight", type=Path, metavar="DIR")
     parser.add_argument("libraries", nargs="+", type=named_folder, metavar="NAME=DIR")
     options = parser.parse_args()
     until, folders = time.monotonic() + options.seconds, dict(options.libraries)
@@ -169,7 +171,7 @@ def main() -> None:
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     torch.cuda.set_stream(torch.cuda.Stream())
     try:
-        fill(document, steps(contests(folders, document), options), until)
+        fill(document, steps(contests(folders, options.dlight, document), options), until)
     finally:
         document["summary"] = summary(document["rows"], next(iter(folders)))
         finish(options.json, document)

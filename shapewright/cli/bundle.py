@@ -45,24 +45,46 @@ def bundle() -> None:
     show_default=True,
     help="Of what is drawn: equal seeds choose equal candidates.",
 )
+@click.option(
+    "--from",
+    "sources",
+    multiple=True,
+    metavar="URL_OR_FILE",
+    help="Pack what a search would measure next, by the records of a service, a file or a DIR.",
+)
 @as_json
 def pack(
-    *, job: Path, directory: Path, archs: Sequence[str], choices: int, others: int, seed: int, json_output: bool
+    *,
+    job: Path,
+    directory: Path,
+    archs: Sequence[str],
+    choices: int,
+    others: int,
+    seed: int,
+    sources: Sequence[str],
+    json_output: bool,
 ) -> None:
     """Pack a job's candidates and a runner into DIR.
 
     DIR is a new folder, or a bundle to write again. Candidates are compiled here, without a GPU. DIR/run.py measures
-    them on a host that has Python, NumPy and NVIDIA's driver; `bundle import` reads the results.
+    them on a host that has Python, NumPy and NVIDIA's driver; `bundle import` reads the results. With --from it is a
+    further round: what was measured teaches a cost model, and is not measured again.
     """
     extras.require("tune")
+    from shapewright.warm_start import records_of  # noqa: PLC0415  (keeps --help fast)
     from tuner.bundle.form import RUNNER  # noqa: PLC0415  (keeps --help fast)
     from tuner.bundle.writing import job_for, write_bundle  # noqa: PLC0415
     from tuner.measure.builders.local import LocalBuilder  # noqa: PLC0415  (TVM)
+    from tuner.program.job.jobspec import parse_job  # noqa: PLC0415
 
     began_s = time.monotonic()
     document = job_for(options.read_job(job)[1], archs)
+    tasks = parse_job(document).tasks
+    known = [record for source in sources for record in records_of(source, tasks, "--from")]
     with quiet_stdout(), closing(LocalBuilder()) as builder:
-        made = write_bundle(directory, document, builder, choices=choices, others=others, seed=seed, say=say)
+        made = write_bundle(
+            directory, document, builder, choices=choices, others=others, seed=seed, known=known, say=say
+        )
     seconds = time.monotonic() - began_s
     emit(
         {

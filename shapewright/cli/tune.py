@@ -53,8 +53,9 @@ CLOSED_S = 10.0
 @click.option("--from", "source", metavar="URL_OR_FILE", help="Start from the records of a service, a file or a DIR.")
 @click.option(
     "--measured",
+    multiple=True,
     metavar="URL_OR_FILE",
-    help="Measure nothing: choose the library by the records of a service, a file or a DIR.",
+    help="Measure nothing: choose the library by the records of a service, a file or a DIR; or of several.",
 )
 @options.calibration("Whether theory takes what `device calibrate` or a second of measuring tells of this machine.")
 @as_json
@@ -64,7 +65,7 @@ def tune(
     directory: Path,
     threads: int | None,
     source: str | None,
-    measured: str | None,
+    measured: Sequence[str],
     calibration: str,
     json_output: bool,
 ) -> int:
@@ -79,11 +80,11 @@ def tune(
     from tuner.measure.processes import stop_on_signals  # noqa: PLC0415  (keeps --help fast)
 
     extras.require("tune")
-    if source is not None and measured is not None:
+    if source is not None and measured:
         raise InvalidInput("--measured", "excludes --from", "give one of them")
     began_s = time.monotonic()
     say(f"tuning {job}: loading the compiler")
-    spec = _spec(job, threads, measured is not None)
+    spec = _spec(job, threads, bool(measured))
     shared = _shared(source, measured, spec)
     # Neither signal raises: a second one, as `timeout` sends it, must not close the builder and the device under a
     # search that is about to end.
@@ -184,13 +185,13 @@ def _spec(path: Path, threads: int | None, is_measured: bool) -> JobSpec:
     return spec.on(native())
 
 
-def _shared(source: str | None, measured: str | None, spec: JobSpec) -> list[SharedRecord]:
+def _shared(source: str | None, measured: Sequence[str], spec: JobSpec) -> list[SharedRecord]:
     """The records of ``--from``, but for a job of no trials, which reads none; or those of ``--measured``."""
     from shapewright.warm_start import records_of  # noqa: PLC0415  (keeps --help fast)
 
-    if measured is not None:
-        records = list(records_of(measured, spec.tasks, "--measured"))
-        _check_all_are_measured(records, measured, spec.tasks)
+    if measured:
+        records = [record for each in measured for record in records_of(each, spec.tasks, "--measured")]
+        _check_all_are_measured(records, ", ".join(measured), spec.tasks)
         return records
     return list(records_of(source, spec.tasks, "--from")) if source is not None and spec.budget.trials != 0 else []
 

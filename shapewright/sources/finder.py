@@ -13,6 +13,7 @@ from shapewright.sources.opening import SOURCES, source_of
 from shapewright.sources.source import Match, Source, SourceAway, SourceLike
 from tuner.errors import InvalidInput, ShapewrightError, clean
 from tuner.plain_files import is_folder
+from tuner.program.job.build import has_tf32, in_tf32
 from tuner.program.language.workload import Workload
 from tuner.program.target import Target, native
 
@@ -30,15 +31,19 @@ class Finder:
     builds takes its place. With ``strict`` it raises instead. A library that cannot be used is left out and reported,
     the others of its source serve.
 
-    ``notes``: what a report has to say about the sources, in order.
+    ``tf32``: products of float32 may be in TF32: libraries that are tuned for it come first, those of float32 do as
+    well. ``notes``: what a report has to say about the sources, in order.
     """
 
-    def __init__(self, sources: Sequence[Source], target: Target, *, threads: int, strict: bool) -> None:
+    def __init__(
+        self, sources: Sequence[Source], target: Target, *, threads: int, strict: bool, tf32: bool = False
+    ) -> None:
         self._sources = list(sources)
         self.target = target
         """What libraries have to run on."""
         self._threads = threads
         self._strict = strict
+        self._tf32 = tf32
         self._matches: dict[str, Match | str] = {}
         self._said: dict[str, list[str]] = {}
         """Notes for a report if the library of a workload is used, by the workload's key."""
@@ -48,13 +53,26 @@ class Finder:
 
     def has(self, workload: Workload) -> bool:
         """Whether there is a library. Nothing is said of it: it may not be used."""
-        return isinstance(self._match(workload), Match)
+        return any(isinstance(self._match(each), Match) for each in self._meant(workload))
+
+    def wanted(self, workload: Workload) -> Workload:
+        """What is best tuned for a workload of a model: the same, in TF32 where that is allowed."""
+        return self._meant(workload)[0]
+
+    def _meant(self, workload: Workload) -> tuple[Workload, ...]:
+        """The workloads whose libraries serve, the best first."""
+        if self._tf32 and has_tf32(workload):
+            return in_tf32(workload), workload
+        return (workload,)
 
     def find(self, workload: Workload, *, may_miss: bool = False) -> Match | str:
         """The library for ``workload``, or why there is none. With ``strict`` raises ShapewrightError for the latter,
         unless it ``may_miss``: another workload would do as well."""
-        match = self._match(workload)
-        for text in self._said.get(workload.key, ()):
+        for meant in self._meant(workload):
+            match = self._match(meant)
+            if isinstance(match, Match):
+                break
+        for text in self._said.get(meant.key, ()):
             self.note(text)
         if isinstance(match, str) and self._strict and not may_miss:
             raise ShapewrightError(f"{workload}: {match}; tune it, or leave strict out")
@@ -149,11 +167,12 @@ class Finder:
 
 
 def finder_of(
-    source: SourceLike | None, *, strict: bool = False, threads: int = 1, target: Target | None = None
-) -> Finder:
+    source: SourceLike | None, *, strict: bool = False, threads: int = 1, target: Target | None = None,
+    tf32: bool = False,
+) -> Finder:  # fmt: skip
     """A finder for what the user gave; None is the service of SHAPEWRIGHT_URL, or of `shapewright up`.
 
-    ``target``: what libraries must run on, this machine if it is None. Raises InvalidInput.
+    ``target``: what libraries must run on, this machine if it is None. ``tf32``: see Finder. Raises InvalidInput.
     """
     from shapewright.defaults import service_url  # noqa: PLC0415
 
@@ -162,4 +181,4 @@ def finder_of(
     several: list[Any] = list(given) if isinstance(given, list | tuple) else [given]
     if not several:
         raise InvalidInput("source", "is empty", SOURCES)
-    return Finder([source_of(each, target) for each in several], target, threads=threads, strict=strict)
+    return Finder([source_of(each, target) for each in several], target, threads=threads, strict=strict, tf32=tf32)

@@ -18,7 +18,7 @@ from torch._dynamo.exc import RestartAnalysis, SkipFrame
 
 from shapewright.sources.finder import Finder, finder_of
 from shapewright.sources.reports import NotReplaced, Replaced
-from shapewright.torch.devices import target_of
+from shapewright.torch.devices import allows_tf32, target_of
 from shapewright.torch.floats import read_as_constants
 from shapewright.torch.graphs import replace_lifted
 from shapewright.torch.lowering import register
@@ -69,7 +69,10 @@ def compile_graph(
         return compiler(graph, example_inputs, None)
     try:
         threads = given.get("threads") or (torch.get_num_threads() if target.gpu is None else 1)
-        finder = finder_of(given.get("source"), strict=bool(given.get("strict")), threads=threads, target=target)
+        finder = finder_of(
+            given.get("source"), strict=bool(given.get("strict")), threads=threads, target=target,
+            tf32=allows_tf32(target),
+        )  # fmt: skip
     except InvalidInput:
         raise
     except Exception as error:

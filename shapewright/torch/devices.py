@@ -23,6 +23,14 @@ def aligned(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.clone() if tensor.data_ptr() % ALIGNMENT else tensor
 
 
+def allows_tf32(target: Target) -> bool:
+    """Whether PyTorch's settings of this moment let products of float32 on the target be computed in TF32."""
+    own = torch.backends.cuda.matmul
+    # Before PyTorch 2.9 there was but one name; since, it must not be read where the other one was set.
+    precision = getattr(own, "fp32_precision", None) or ("tf32" if own.allow_tf32 else "ieee")
+    return target.gpu is not None and precision == "tf32"
+
+
 def target_of(values: Iterable[object]) -> Target | str:
     """What libraries for a graph of these inputs have to be for: the GPU that one of them is on, or this CPU; or why
     there are none."""

@@ -55,7 +55,8 @@ def replace_lifted(graph: fx.GraphModule, constants: frozenset[str], finder: Fin
             continue
         match = finder.find(op.workload)
         if not isinstance(match, Match):
-            report.kept.append(NotReplaced(where, text, match, count, op.workload))
+            wanted = finder.wanted(op.workload)
+            report.kept.append(NotReplaced(where, str(wanted), match, count, wanted))
             continue
         strided = rewriting.strided(op)
         plans = (rewriting.replace(op, match),)

@@ -19,7 +19,7 @@ from shapewright.sources.finder import Finder, finder_of
 from shapewright.sources.reports import NotReplaced
 from shapewright.sources.source import Match, SourceLike
 from shapewright.torch import modules as tuned
-from shapewright.torch.devices import CPU, device_of, target_of
+from shapewright.torch.devices import CPU, allows_tf32, device_of, target_of
 from shapewright.torch.reports import Replaced, Report, note_shared
 from shapewright.torch.tuned_module import Bound, Tuned, bound_rows, bound_whole, restored
 from tuner.errors import InvalidInput
@@ -54,7 +54,8 @@ def optimize(
     SHAPEWRIGHT_URL if left out), a directory of libraries, a snapshot file, or several. ``threads``: of the libraries,
     PyTorch's own number if left out. ``sw.torch.report(model)`` tells what was replaced. With ``strict`` raises
     ShapewrightError where a source cannot be asked, or a module has no library. Where a tensor of the model is on a
-    GPU, libraries are for that GPU, and modules elsewhere stay.
+    GPU, libraries are for that GPU, and modules elsewhere stay; where PyTorch is set to TF32 (``torch.
+    set_float32_matmul_precision("high")``) as the model is optimized, libraries of workloads with ``tf32`` come first.
 
     Libraries compute in inference. Where a derivative is wanted (backward, forward mode, ``torch.func``), under
     autocast, for tensors of other classes and layouts, and while ``torch.jit`` traces, PyTorch's own forward runs, with
@@ -70,7 +71,8 @@ def optimize(
         report.note([target])
         target = native()
     number = torch.get_num_threads() if target.gpu is None else 1
-    finder = finder_of(source, strict=strict, threads=number if threads is None else threads, target=target)
+    threads = number if threads is None else threads
+    finder = finder_of(source, strict=strict, threads=threads, target=target, tf32=allows_tf32(target))
     result = copied(model, note_shared(report))
     theirs = set(model.modules())
     for module in result.modules():
@@ -135,7 +137,8 @@ def _bound(name: str, module: nn.Module, base: type[nn.Module], finder: Finder, 
         where = name if len(parts) == 1 else f"{name}.{part.name}"
         matched = _match(part, finder)
         if isinstance(matched, str):
-            report.kept.append(NotReplaced(where, str(part.workloads[0]), matched, workload=part.workloads[0]))
+            wanted = finder.wanted(part.workloads[0])
+            report.kept.append(NotReplaced(where, str(wanted), matched, workload=wanted))
             continue
         match, workload = matched
         bound[part.name] = part.bind(match.library.digest, workload)

@@ -94,3 +94,18 @@ def test_what_will_not_do_is_refused_with_what_it_is_about(shapewright: Shapewri
         ran = shapewright("bundle", *line, "--json")
         assert (ran.code, ran.error["field"]) == (2, field)
         assert message in ran.error["message"]
+
+
+def test_a_further_round_passes_over_what_was_measured(shapewright: Shapewright, job: Path, tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    assert shapewright("bundle", "pack", job, first, "--arch", "sm_90", *FEW).code == 0
+    measure(first, 0)
+    assert shapewright("bundle", "import", first).code == 0
+    records = str(first / RECORDS)
+    packed = shapewright("bundle", "pack", job, second, "--arch", "sm_90", *FEW, "--from", records)
+    assert packed.code == 0, packed.err
+    timed = read_bundle(first).entries[0].candidates[0].kernel
+    proposed = [each.kernel for each in read_bundle(second).entries[0].candidates]
+    assert proposed and timed not in proposed
+    missing = shapewright("bundle", "pack", job, tmp_path / "third", *FEW, "--arch", "sm_90", "--from", "nowhere")
+    assert missing.code != 0 and "--from" in missing.err

@@ -24,6 +24,7 @@ from tuner.measure import Builder, BuildResult
 from tuner.program.job.jobspec import parse_job
 from tuner.program.job.task import SearchTask
 from tuner.schedule import emit, layouts_of
+from tuner.storage.jsonl import SharedRecord
 
 LIST = """
 import importlib, json, sys
@@ -74,16 +75,18 @@ def write_bundle(
     choices: int = CHOICES,
     others: int = OTHERS,
     seed: int = 0,
+    known: Sequence[SharedRecord] = (),
     say: Callable[[str], object] = print,
 ) -> Written:
-    """Write the candidates of a job into a new folder. Raises InvalidInput on a field of the job, or ``DIR``."""
+    """Write the candidates of a job into a new folder. ``known``: records that they are chosen by. Raises InvalidInput
+    on a field of the job, or ``DIR``."""
     tasks = [task.with_least_shape() for task in parse_job(document).tasks]
     if any(task.target is None or task.target.gpu is None for task in tasks):
         raise InvalidInput("target", "is no GPU", "{kind: cuda, arch: ...}, or name it by --arch")
     _make_empty(folder)
     entries, left_out = list[Entry](), 0
     for number, task in enumerate(tasks):
-        kernels = candidates_of(task, choices, others, seed)
+        kernels = candidates_of(task, choices, others, seed, known)
         builds = builder.build(task, kernels)
         entry = _entry(folder, number, task, builds)
         failed = Counter(str(build.error_kind) for build in builds if build.binary is None)

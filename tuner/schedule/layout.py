@@ -173,13 +173,12 @@ class MatrixLayout:
     """A weight as one row-major matrix, as kernels for GPUs read it.
 
     The weight is seen with the sizes ``dims``, whose dims then stand in ``order``, as a matrix of ``matrix`` rows and
-    columns. ``is_rounded``: its elements, float32, are rounded to TF32.
+    columns.
     """
 
     dims: tuple[int, ...]
     order: tuple[int, ...]
     matrix: tuple[int, int]
-    is_rounded: bool = False
 
     def packed_shape(self, shape: Sequence[Size]) -> tuple[int, ...]:
         return self.matrix
@@ -192,13 +191,12 @@ class MatrixLayout:
 
     def to_json(self) -> dict[str, Any]:
         """What ``layout_from_json`` reads."""
-        rounded = {"tf32": True} if self.is_rounded else {}
         return {
             "kind": "matrix",
             "dims": list(self.dims),
             "order": list(self.order),
             "matrix": list(self.matrix),
-        } | rounded
+        }
 
 
 Layout = PackLayout | CutLayout | MatrixLayout
@@ -232,12 +230,12 @@ def layout_from_json(data: Mapping[str, Any]) -> Layout:
 
 def _matrix_from_json(data: Mapping[str, Any]) -> MatrixLayout:
     dims, matrix = _sizes(data["dims"]), _sizes(data["matrix"])
-    order, is_rounded = _sizes(data["order"]), data.get("tf32", False)
+    order = _sizes(data["order"])
     is_one = sorted(order) == list(range(len(dims))) and len(matrix) == 2 and math.prod(matrix) == math.prod(dims)
-    if not is_one or type(is_rounded) is not bool:
+    if not is_one:
         raise InvalidInput("packed_layouts", f"{shown(data)} is not known", "all dims in some order, as one matrix")
     rows, columns = matrix
-    return MatrixLayout(dims, order, (rows, columns), is_rounded)
+    return MatrixLayout(dims, order, (rows, columns))
 
 
 def _numbers_from_json(data: Mapping[str, Any]) -> Numbers:

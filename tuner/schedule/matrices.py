@@ -8,16 +8,12 @@ from typing import Any
 from tuner.errors import InvalidInput
 from tuner.schedule.layout import MatrixLayout
 
-HALF_STEP, KEPT = 0x1000, -8192
-"""Half of a step of TF32 in the bits of a float32, and the bits that TF32 has."""
-
 
 def pack_matrix(layout: MatrixLayout, array: Any) -> Any:
     """``array`` as a contiguous matrix. Raises InvalidInput for an array whose library does not say how to permute."""
     library = _library_of(array)
     moved = _permuted(library, library.reshape(array, layout.dims), layout.order)
-    matrix = _contiguous(library, library.reshape(moved, layout.matrix))
-    return _rounded(library, matrix) if layout.is_rounded else matrix
+    return _contiguous(library, library.reshape(moved, layout.matrix))
 
 
 def _library_of(array: Any) -> Any:
@@ -41,9 +37,3 @@ def _contiguous(library: Any, matrix: Any) -> Any:
     result = library.empty(tuple(matrix.shape), dtype=matrix.dtype, device=matrix.device)
     result[...] = matrix
     return result
-
-
-def _rounded(library: Any, matrix: Any) -> Any:
-    """To the nearest TF32; NaN stays what it is."""
-    bits = (matrix.view(library.int32) + HALF_STEP) & KEPT
-    return library.where(library.isnan(matrix), matrix, bits.view(library.float32))

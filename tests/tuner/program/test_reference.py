@@ -481,6 +481,24 @@ def test_exponentials_that_a_kernel_rounds_stay_within_the_bounds(
     assert not wanted.wrong(result).any()
 
 
+@pytest.mark.parametrize("k", [1, 5, 64, 3072])
+def test_factors_that_a_workload_lets_kernels_round_stay_within_the_bounds(k: int) -> None:
+    """To TF32 where it says so, and no further: neither without it, nor to 8 bits."""
+    rng = np.random.default_rng(k)
+    x, w = (rng.uniform(-1, 1, (60, k)).astype(np.float32) for _ in range(2))
+    args: dict[str, Any] = {"m": 60, "n": 60, "k": k}
+    (wanted,) = expected(workload_from_json({"op": "dense", "args": args, "tf32": True}), [x, w], {})
+    (exact,) = expected(make_workload("dense", args), [x, w], {})
+    assert np.array_equal(wanted.value, exact.value)
+    bits = [((each.view(np.int32) + 0x1000) & -8192).view(np.float32) for each in (x, w)]
+    rounded = bits[0] @ bits[1].T
+    assert not wanted.wrong(rounded).any()
+    assert not wanted.wrong(x @ w.T).any()
+    assert exact.wrong(rounded).any()
+    short = [each.astype(NUMPY["bfloat16"]).astype(np.float32) for each in (x, w)]
+    assert wanted.wrong(short[0] @ short[1].T).any()
+
+
 def test_a_long_sum_of_positive_terms_may_round_more() -> None:
     x = np.random.default_rng(0).uniform(0.5, 1.5, (4, 100_000)).astype(np.float32)
     (wanted,) = expected(make_workload("reduce_sum", {"m": 4, "n": 100_000}), [x], {})

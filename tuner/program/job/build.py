@@ -17,12 +17,15 @@ from tuner.program.language.dims import DimExpr
 from tuner.program.language.dtypes import INTEGERS
 from tuner.program.language.notation import MAX_TEXT
 from tuner.program.language.program import Program
+from tuner.program.language.rounding import tf32_products
 from tuner.program.language.shape_vars import JsonObject
 from tuner.program.language.shapes import Dims, ElementTypes
 from tuner.program.language.workload import Workload
 
-OP_FIELDS = ("op", "args", "dtype", "epilogue")
-PROGRAM_FIELDS = ("program", "extents", "constant", "padded", "outputs", "shapes", "dtype", "domain", "epilogue")
+OP_FIELDS = ("op", "args", "dtype", "epilogue", "tf32")
+PROGRAM_FIELDS = (
+    "program", "extents", "constant", "padded", "outputs", "shapes", "dtype", "domain", "epilogue", "tf32",
+)  # fmt: skip
 MAX_MEANT_ARGS = 8
 COMMON_FIELDS = ("count", "layers", "name")
 
@@ -69,12 +72,30 @@ def workload_from_json(data: object, *, is_stored: bool = False) -> Workload:
         raise InvalidInput(
             unknown if len(unknown) <= MAX_SHOWN else shown(unknown), "is not a field of a workload", remedy
         )
-    if "program" in data:
-        return _from_program(data, is_stored=is_stored)
-    if "op" not in data:
+    if "program" not in data and "op" not in data:
         raise InvalidInput("op", "is missing", "name an operator of the catalogue, or give a program")
-    dtype, epilogue = data.get("dtype", "float32"), data.get("epilogue")
-    return _from_op(op_named(data["op"]), data.get("args", {}), dtype, epilogue, is_stored=is_stored)
+    if not isinstance(tf32 := data.get("tf32", False), bool):
+        raise InvalidInput("tf32", f"{shown(tf32)} is neither true nor false", "true, where products may be in TF32")
+    if "program" in data:
+        workload = _from_program(data, is_stored=is_stored)
+    else:
+        dtype, epilogue = data.get("dtype", "float32"), data.get("epilogue")
+        workload = _from_op(op_named(data["op"]), data.get("args", {}), dtype, epilogue, is_stored=is_stored)
+    return in_tf32(workload) if tf32 else workload
+
+
+def has_tf32(workload: Workload) -> bool:
+    """Whether something of a workload may be computed in TF32, if that is allowed: a product of float32."""
+    return bool(tf32_products(workload.program, workload.element_types))
+
+
+def in_tf32(workload: Workload) -> Workload:
+    """The same with products of float32 in TF32. Raises InvalidInput on ``tf32`` where it has none."""
+    if not has_tf32(workload):
+        remedy = "leave it out, or give a sum of products of float32"
+        raise InvalidInput("tf32", "nothing of the workload is a product of float32", remedy)
+    source = json.dumps({**workload.to_json(), "tf32": True})
+    return replace(workload, tf32=True, source=source, label=f"{workload}, tf32")
 
 
 @lru_cache(maxsize=2048)

@@ -55,6 +55,8 @@ OPERATOR_FIELDS = {
     "args": "its extents, as integer expressions over shape variables, and its settings",
     "dtype": "one name for all inputs and outputs, or one for each tensor: `{x: bfloat16, w: int8, out: float32}`",
     "epilogue": "stages that are appended, in order; they are fused where the rule can",
+    "tf32": "true: what is multiplied in float32 may be rounded to TF32, 11 bits in place of 24, which tensor cores of "
+    "GPUs take; kernels that do not are right as well",
 }
 PROGRAM_FIELDS = {
     "program": "the stages, separated by new lines or `;`",
@@ -67,6 +69,7 @@ PROGRAM_FIELDS = {
     "dtype": "as for an operator",
     "domain": "the interval that test inputs are drawn from: `{x: [0, 1]}`",
     "epilogue": "as for an operator",
+    "tf32": "as for an operator",
 }
 
 _NUMBER: JsonObject = {"type": ["number", "string"]}
@@ -212,6 +215,7 @@ def _computed(parts: str) -> dict[str, JsonObject]:
     return {
         "dtype": {"anyOf": [name, {"type": "object", "additionalProperties": name}]},
         "epilogue": {"type": ["array", "null"], "items": {"type": "string", "enum": sorted(EPILOGUES)}},
+        "tf32": {"type": "boolean"},
     }
 
 

@@ -15,7 +15,7 @@ def program_key(canonical: JsonObject) -> str:
 
     Explicit shapes and padding are left out: both may follow from the axes where extents are numbers.
     """
-    same = {name: canonical[name] for name in ("program", "outputs", "dtype", "constant")}
+    same = {name: canonical[name] for name in ("program", "outputs", "dtype", "constant", "tf32") if name in canonical}
     text = json.dumps(same, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

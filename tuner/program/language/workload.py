@@ -58,7 +58,8 @@ class Workload:
 
     ``extents``: of every axis, and of sizes that only shapes name, over shape variables; ``shapes``: explicit ones;
     ``dtypes``: of every tensor; ``padding``: by tensor, what is read outside its bounds; ``domain``: by tensor, the
-    interval that test inputs are drawn from. ``source`` is the JSON that it was made from, ``label`` a short name.
+    interval that test inputs are drawn from; ``tf32``: whether kernels may round what is multiplied in float32 to TF32.
+    ``source`` is the JSON that it was made from, ``label`` a short name.
     """
 
     program: Program
@@ -68,6 +69,7 @@ class Workload:
     padding: tuple[tuple[str, float], ...] = ()
     shapes: tuple[tuple[str, Dims], ...] = ()
     domain: tuple[tuple[str, tuple[float, float]], ...] = ()
+    tf32: bool = False
     source: str = field(default="", compare=False)
     label: str = field(default="", compare=False)
 
@@ -230,6 +232,7 @@ class Workload:
             "dtype": {tensors[name]: dtype for name, dtype in self.dtypes},
             "constant": sorted(tensors[name] for name in self.constants),
             "padded": {tensors[name]: _padding_json(value) for name, value in self.padding},
+            **({"tf32": True} if self.tf32 else {}),
         }
 
     def _needed_shapes(self) -> dict[str, Dims]:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from tuner.program.language.arrays import NUMPY
 from tuner.program.language.dtypes import DTYPES, FLOATS, INTEGERS
 from tuner.program.language.expr import COMPARISONS
+from tuner.program.language.rounding import TF32
 
 Array = NDArray[Any]
 Error = NDArray[np.float64] | None
@@ -30,6 +31,8 @@ VALUES: Mapping[str, np.dtype[Any]] = {
 UNIT: Mapping[str, float] = {"float64": 2.0**-51, "float32": 2.0**-23, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 """What rounding a result may change, as a share of it: twice the unit roundoff of what is computed in, since kernels
 multiply by reciprocals and the reference rounds too; the unit roundoff of what is only stored."""
+FACTOR_UNIT: Mapping[str, float] = {**UNIT, TF32: 2.0**-10}
+"""The same of a product whose factors are rounded: one of them to a short float, both to TF32."""
 RANGES: Mapping[str, tuple[float, float]] = {
     "float64": (2.0**-1022, float(np.finfo(np.float64).max)),
     "float32": (2.0**-125, float(np.finfo(np.float32).max)),
@@ -41,10 +44,11 @@ and the largest one."""
 FUNCTION_UNITS = 4.0
 """The error that a scalar function may have, in UNITs: vectorised kernels approximate them by polynomials."""
 ROUNDED_UNITS = 3.0
-"""What rounding the factors of a sum may change, in UNITs of the root of their products' squares. A rounding is at most
-UNIT of its factor, and in the root mean square 1 / sqrt(3) of that: 3 is five deviations of a sum of independent ones.
-Since n terms are at most sqrt(n) times the root of their squares, it is all that nine of them can do, too. Factors that
-are equal round alike: then it is the other factors that have to be independent, as random inputs are."""
+"""What rounding the factors of a sum may change, in FACTOR_UNITs of the root of their products' squares. A rounding is
+at most UNIT of its factor, and in the root mean square 1 / sqrt(3) of that: 3 is five deviations of a sum of
+independent ones. Since n terms are at most sqrt(n) times the root of their squares, it is all that nine of them can do,
+too. Factors that are equal round alike: then it is the other factors that have to be independent, as random inputs
+are."""
 SATURATING = frozenset({"tanh", "erf", "sigmoid", "sin", "cos", "log"})
 """Functions whose approximations are as good as their largest values: FUNCTION_UNITS also hold as an absolute bound."""
 SLOPES: Mapping[str, Callable[[Array], Array]] = {
@@ -223,11 +227,11 @@ class Arithmetic:
         return Bounded(sums.value, error)
 
     def of_rounded(self, total: Bounded, squares: Array, dtype: str) -> Bounded:
-        """A sum of products of which a kernel may round a factor to ``dtype`` first. ``squares``: the sum of theirs.
+        """A sum of products of which a kernel may round factors to ``dtype`` first. ``squares``: the sum of theirs.
 
         Roundings of random signs add up as the root of that; those of factors that are equal are of one sign, and a
         share of the sum."""
-        own = UNIT[dtype] * (ROUNDED_UNITS * np.sqrt(squares) + np.abs(total.value))
+        own = FACTOR_UNIT[dtype] * (ROUNDED_UNITS * np.sqrt(squares) + np.abs(total.value))
         return Bounded(total.value, own if total.error is None else total.error + own)
 
 

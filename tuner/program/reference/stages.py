@@ -12,7 +12,7 @@ from tuner.errors import InvalidInput
 from tuner.program.language.dtypes import FLOATS, promoted
 from tuner.program.language.expr import Binary, Expr, Read, axes_of, children, reads
 from tuner.program.language.notation import Stage
-from tuner.program.language.rounding import rounded_weights
+from tuner.program.language.rounding import TF32, rounded_weights, tf32_products
 from tuner.program.language.workload import Workload
 from tuner.program.reference.arithmetic import VALUES, Arithmetic, Array, Bounded, Error, Sums
 from tuner.program.reference.blocks import Box, block_of, lengths, sampled, sliced, tiles
@@ -38,7 +38,7 @@ class Interpreter:
         self._arithmetic = Arithmetic(bounds)
         self._expressions = Expressions(workload, dims, self._arithmetic)
         self._sizes, self._dtypes = self._expressions.sizes, self._expressions.dtypes
-        self._rounded = rounded_weights(workload.program, self._dtypes) if bounds else {}
+        self._rounded = _rounded_factors(workload) if bounds else {}
         self._ahead, self._shared = sliced(workload.program, self._sizes)
         self._groups: Groups | None = None
         for tensor, array in zip(workload.inputs, inputs, strict=True):
@@ -231,6 +231,13 @@ class Interpreter:
         """A stage's elements over ``whole``, to be filled in, and their errors until then."""
         shape = lengths(whole, self._program.stage[name].axes)
         return Bounded(np.zeros(shape, VALUES[self._dtypes[name]]), np.full(shape, error) if self._bounds else None)
+
+
+def _rounded_factors(workload: Workload) -> dict[str, str]:
+    """By the name of each sum of products: what a kernel may round its factors to."""
+    types = workload.element_types
+    in_tf32 = tf32_products(workload.program, types) if workload.tf32 else ()
+    return {**dict.fromkeys(in_tf32, TF32), **rounded_weights(workload.program, types.of)}
 
 
 def _put(result: Bounded, part: Bounded, axes: Sequence[str], box: Box, whole: Box) -> None:

@@ -18,9 +18,9 @@ from tuner.schedule.gpu.tiling import MAX_ROWS, MIN_STEPS, Tiling
 from tuner.schedule.space import Axis, MicroKernel, SearchSpace
 
 PRECISIONS = ("ieee", "tf32", "tf32x3")
-"""By number. TF32 alone is less exact than float32 is promised to be, and in no space."""
+"""By number. TF32 alone is less exact than float32 is promised to be: only where the workload says so."""
 PACKS = ("", "nk", "kn")
-IEEE, TF32X3 = PRECISIONS.index("ieee"), PRECISIONS.index("tf32x3")
+IEEE, TF32, TF32X3 = range(len(PRECISIONS))
 TILES = (16, 32, 64, 128, 256)
 FEW_ROWS = (1, 2, 4)
 """Rows of tiles whose products are added one by one."""
@@ -102,7 +102,7 @@ def _of_products(program: GpuProgram, gpu: Gpu) -> Iterator[Axis]:
     yield Axis("warps", "warps of a program", (2, 4, 8))
     yield Axis("stages", "steps whose loads are under way, and the one that is multiplied", (2, 3, 4, 5))
     if is_float32:
-        yield Axis("precision", "float32 by 0: multiply-adds, 2: three products of TF32", (IEEE, TF32X3))
+        yield _precision("precision", program)
     if gpu.architecture.has_tma and any(each.has_descriptors for each in products):
         yield Axis("descriptors", "tiles are brought by tensor descriptors", (0, 1))
     if has_cores and has_sums:
@@ -124,7 +124,12 @@ def _of_attention(program: GpuProgram, gpu: Gpu) -> Iterator[Axis]:
     yield Axis("attention_warps", "warps of a program of attention", (4, 8))
     yield Axis("attention_stages", "blocks whose loads are under way, and the one that is computed", (1, 2, 3, 4))
     if any(each.is_float32 for each in attentions):
-        yield Axis("attention_precision", "float32 by 0: multiply-adds, 2: three products of TF32", (IEEE, TF32X3))
+        yield _precision("attention_precision", program)
+
+
+def _precision(name: str, program: GpuProgram) -> Axis:
+    choices = (IEEE, TF32, TF32X3) if program.workload.tf32 else (IEEE, TF32X3)
+    return Axis(name, "float32 by 0: multiply-adds, 1: TF32, 2: three products of TF32", choices)
 
 
 def _of_rows(program: GpuProgram, gpu: Gpu) -> Iterator[Axis]:

@@ -9,6 +9,8 @@ SCRATCH_POINTERS = 2
 """Pointers to scratch memory that Triton adds behind a function's own parameters."""
 MAP_BYTES = 128
 """The size of a tensor map, which is passed by value."""
+TF32_ELEMENT = 11
+"""The driver's number for float32 that is rounded to TF32 on the way."""
 _ENTRY = re.compile(r"\.entry\s+\w+\s*\((.*?)\)", re.DOTALL)
 _PARAMETER = re.compile(r"\.param\s+(?:\.align\s+\d+\s+)?\.(\w+)[^,\[]*?(?:\[(\d+)\])?\s*(?:,|$)")
 _SIZES = {"8": 1, "16": 2, "32": 4, "64": 8}

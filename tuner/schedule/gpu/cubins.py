@@ -20,7 +20,7 @@ from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from tuner.schedule.gpu.cubin import Cubin, TensorMap, parameters_of, target_of
+from tuner.schedule.gpu.cubin import TF32_ELEMENT, Cubin, TensorMap, parameters_of, target_of
 from tuner.schedule.gpu.functions import POINTERS
 from tuner.schedule.gpu.module import Function, Launch, Module
 
@@ -74,9 +74,12 @@ def _compiled(module: Module, launch: Launch, function: Any, arch: str, folder: 
         raise ValueError(f"{metadata.name} asks for {metadata.global_scratch_size} bytes of scratch memory of its own")
     registers, spilled = _resources(kernel.asm["cubin"], folder)
     maps = tuple(
-        TensorMap(each["elem_type"], each["elem_size"], each["swizzle"], tuple(each["block_size"]))
-        for each in metadata.tensordesc_meta or ()
-    )
+        TensorMap(
+            TF32_ELEMENT if matrix.is_rounded else each["elem_type"], each["elem_size"], each["swizzle"],
+            tuple(each["block_size"]),
+        )
+        for matrix, each in zip(launch.function.descriptors, metadata.tensordesc_meta or (), strict=True)
+    )  # fmt: skip
     return Cubin(
         metadata.name, kernel.asm["cubin"], ptx, metadata.shared, registers, spilled, launch.num_warps,
         target_of(ptx), parameters_of(ptx), maps,

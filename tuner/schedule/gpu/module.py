@@ -46,6 +46,8 @@ class Descriptor:
     dtype: str
     shape: tuple[str, str]
     block: tuple[int, int]
+    is_rounded: bool = False
+    """Whether the hardware rounds elements to TF32 on the way."""
 
 
 @dataclass(frozen=True)
@@ -56,8 +58,6 @@ class Pack:
     shape: tuple[int, ...]
     order: tuple[int, ...]
     matrix: tuple[int, int]
-    is_rounded: bool = False
-    """Whether elements are rounded to TF32."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,8 @@ class Module:
             names = [f"p_{name}" for name in launch.function.pointers]
             for matrix in launch.function.descriptors:
                 rows, columns = matrix.shape
-                base = f"p_{matrix.tensor}"
+                # Triton has no such descriptors.
+                base = f"rounded_to_tf32(p_{matrix.tensor})" if matrix.is_rounded else f"p_{matrix.tensor}"
                 names.append(f"TensorDescriptor({base}, [{rows}, {columns}], [{columns}, 1], {list(matrix.block)})")
             names += [f"s_{symbol}" for symbol in launch.function.symbols]
             grid = f"({', '.join(launch.grid)},)"
@@ -141,10 +142,8 @@ class Module:
         lines = ["def pack(name, tensor):"]
         for pack in self.packs:
             moved = f"tensor.reshape({pack.shape}).permute({pack.order}).reshape({pack.matrix}).contiguous()"
-            if pack.is_rounded:
-                moved = f"rounded_to_tf32({moved})"
             lines += [f'    if name == "{pack.tensor}":', f"        return {moved}"]
-        if any(pack.is_rounded for pack in self.packs):
+        if any(each.is_rounded for launch in self.launches for each in launch.function.descriptors):
             lines = [*ROUNDED.splitlines(), "", "", *lines]
         packing = "\n".join([*lines, "    return tensor", "", "", ""])
         head = f"def run({', '.join([*(f'p_{name}' for name in operands), *symbols])}):"

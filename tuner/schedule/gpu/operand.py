@@ -92,7 +92,7 @@ class Step:
             tile = Value(text, stored_type(self.product, expr), frozenset({0, 1}))
             if has_k_last != (dims["k"] == 1):
                 tile = Value(f"{tile.text}.T", tile.dtype, tile.dims)
-            return self._as_multiplied(self.writer.bind(tile, "tile"), expr)
+            return self._as_multiplied(self.writer.bind(tile, "tile"), expr, is_rounded=True)
         value = self._magic(expr, role, dims) or self._tile(expr, role, dims, 2)
         if value.dims != {0, 1}:
             value = Value(f"tl.broadcast_to({value.text}, ({shape[0]}, {shape[1]}))", value.dtype, frozenset({0, 1}))
@@ -206,22 +206,18 @@ class Step:
         return cast(number, DTYPES[code.dtype].compute)
 
     def _is_rounded(self, expr: Expr) -> bool:
-        """Whether elements are rounded to TF32 here: packed ones are already, and short ones need not be."""
-        is_packed = isinstance(expr, Read) and expr.tensor in self.emitter.packs
+        """Whether elements are rounded to TF32: short ones need not be."""
         is_tf32 = self.dtype == "float32" and self.tiling.precision == "tf32"
-        return is_tf32 and not is_packed and stored_type(self.product, expr) not in SHORT
+        return is_tf32 and stored_type(self.product, expr) not in SHORT
 
-    def _is_converted(self, expr: Expr) -> bool:
-        """Whether elements are other ones when they are multiplied than in memory."""
-        return self._is_rounded(expr) or stored_type(self.product, expr) != self.dtype
-
-    def _as_multiplied(self, value: Value, expr: Expr) -> str:
+    def _as_multiplied(self, value: Value, expr: Expr, is_rounded: bool = False) -> str:
+        """A tile as it is multiplied. ``is_rounded``: the hardware has rounded it on the way, where it has to be."""
         if self.dtype == "int8" and value.dtype == "uint8":
             moved = Value(f"({value.text} ^ 128).to(tl.int8, bitcast=True)", "int8", value.dims)
             self.shifted.append(self.writer.bind(moved, "tile").text)
             return self.shifted[-1]
         value = cast(value, self.dtype)
-        if self._is_rounded(expr):
+        if self._is_rounded(expr) and not is_rounded:
             value = self.writer.bind(Value(f"as_tf32({value.text})", "float32", value.dims), "tile")
         return self.writer.bind(value, "tile").text
 
@@ -247,7 +243,7 @@ class Step:
             return None
         if not isinstance(expr, Read) or expr == CODE or dict(self.product.workload.padding).get(expr.tensor):
             return None
-        if self.tiling.num_warps > SAFE_WARPS and self._is_converted(expr):
+        if self.tiling.num_warps > SAFE_WARPS and stored_type(self.product, expr) != self.dtype:
             return None
         dims = dims_of(self.product.workload, self.product.parts, expr)
         if expr.tensor in self.emitter.packs:
@@ -269,7 +265,7 @@ class Step:
         block = (self.emitter.block[groups[0]], self.emitter.block[groups[1]])
         name = f"d_{expr.tensor}"
         shape = (self.emitter.host(groups[0]), self.emitter.host(groups[1]))
-        found = Descriptor(name, expr.tensor, tensor.dtype, shape, block)
+        found = Descriptor(name, expr.tensor, tensor.dtype, shape, block, self._is_rounded(expr))
         if found not in self.emitter.descriptors:
             self.emitter.descriptors.append(found)
         return name, has_k_last

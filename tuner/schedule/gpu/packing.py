@@ -28,6 +28,5 @@ def packs_of(product: Contraction, tiling: Tiling) -> Iterator[Pack]:
             continue
         rows, steps = (math.prod(sizes[name] or 0 for name in group) for group in (own, product.k))
         matrix = (rows, steps) if tiling.pack == "nk" else (steps, rows)
-        is_rounded = product.tensors[expr.tensor].dtype == "float32" and tiling.precision == "tf32"
         order = tuple(names.index(name) for name in wanted)
-        yield Pack(expr.tensor, tuple(sizes[name] or 0 for name in names), order, matrix, is_rounded)
+        yield Pack(expr.tensor, tuple(sizes[name] or 0 for name in names), order, matrix)

@@ -26,8 +26,8 @@ from tuner.schedule.rules.quantized.decoded import CODE
 
 ACROSS_BANKS = 0.25
 """Of the FMA rate that is left where neighbours along k are read as columns (docs/decisions/0069)."""
-CONVERTED, HALF_BYTE = 1.0, 0.5
-"""Operations of a conversion; bytes of a number of four bits."""
+CONVERTED, ROUNDED, HALF_BYTE = 1.0, 3.0, 0.5
+"""Operations of a conversion, and of rounding to TF32; bytes of a number of four bits."""
 TURNED = 0.55
 """Of TF32's rate that is left where a side is turned over: instructions take words of four bytes along k alone."""
 GROUPED_S = 3e-6
@@ -64,12 +64,16 @@ class Product:
         key = product is self.product, tiling.dot
         if key not in self._sides:
             self._sides[key] = self._sides_of(product, tiling.dot)
-        dtype, stored, made = self._sides[key]
+        dtype, stored, (left, right) = self._sides[key]
         has_cores = dtype == "float32" and tiling.dot and tiling.precision != "ieee"
         size, share = DTYPES[dtype].bytes, 1.0
         if dtype == "float32" and tiling.dot:
             is_kn = self._is_kn(tiling.pack)
             share = (TURNED if is_kn else 1.0) if has_cores else (1.0 if is_kn else ACROSS_BANKS)
+        # Descriptors round on the way.
+        is_rounded = has_cores and tiling.precision == "tf32" and not (tiling.descriptors and self.has_descriptors)
+        rounded = ROUNDED if is_rounded else 0.0
+        made = (left + rounded, right + rounded)
         return tiling, Multiplied("tf32" if has_cores else dtype, size, share, stored, made)
 
     def _sides_of(self, product: Contraction, has_dot: bool) -> tuple[str, Pair, Pair]:

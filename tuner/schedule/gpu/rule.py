@@ -111,7 +111,7 @@ def _space(name: str, version: int, workload: Workload, gpu: Gpu) -> SearchSpace
 @lru_cache(maxsize=1024)
 def _layouts(workload: Workload, pack: str) -> Mapping[str, Layout]:
     packs = (each for product in program_of(workload).products for each in product.packs.get(pack, ()))
-    return {each.tensor: MatrixLayout(each.shape, each.order, each.matrix, each.is_rounded) for each in packs}
+    return {each.tensor: MatrixLayout(each.shape, each.order, each.matrix) for each in packs}
 
 
 def _features(kernels: Sequence[MicroKernel], found: Mapping[str, NDArray[np.float64]]) -> NDArray[np.float32]:

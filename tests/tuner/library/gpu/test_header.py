@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tuner.library.gpu import build
+from tuner.schedule.gpu.cubin import TF32_ELEMENT
 
 REASON = "triton is not installed (the extra gpu; a gigabyte): there is no cuda.h"
 RUNTIME = Path(build.__file__).parent
@@ -22,6 +23,7 @@ VALUES = {
     "CU_TENSOR_MAP_L2_PROMOTION_L2_128B": "2",
     "CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE": "0",
     "CU_TENSOR_MAP_DATA_TYPE_FLOAT16": "6",
+    "CU_TENSOR_MAP_DATA_TYPE_TFLOAT32": f"{TF32_ELEMENT}",
     "sizeof(CUtensorMap)": "sizeof(sw_map)",
     "(_Alignof(CUtensorMap) <= _Alignof(sw_map))": "1",
     "sizeof(CUdeviceptr)": "sizeof(uint64_t)",

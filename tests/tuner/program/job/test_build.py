@@ -15,6 +15,7 @@ from tests.tuner.program_strategies import PROGRAMS, TAME_PROGRAMS, op_args
 from tuner.errors import InvalidInput
 from tuner.program.catalogue import OPS
 from tuner.program.job.build import OP_FIELDS, PROGRAM_FIELDS, ProgramOp, make_workload, workload_from_json
+from tuner.program.language.instance import program_key
 from tuner.program.language.shape_vars import ShapeVar
 
 CAPSULE = {
@@ -258,3 +259,32 @@ def test_any_json_is_a_workload_or_refused(data: Any) -> None:
     else:
         assert json.dumps(workload.to_json())
         assert workload_from_json(workload.to_json()).key == workload.key
+
+
+def test_products_of_float32_may_be_in_tf32() -> None:
+    """It is part of what is computed: a workload with it is another one, and its instances are."""
+    dense = {"op": "dense", "args": {"m": "16*T", "n": 8, "k": 4}, "epilogue": ["bias"]}
+    plain, coarse = workload_from_json(dense), workload_from_json({**dense, "tf32": True})
+    assert coarse.tf32 and not plain.tf32 and not workload_from_json({**dense, "tf32": False}).tf32
+    assert coarse.key != plain.key
+    assert str(coarse) == f"{plain}, tf32"
+    for again in (workload_from_json(coarse.to_json()), workload_from_json(coarse.canonical)):
+        assert again.tf32 and again.key == coarse.key
+    assert "tf32" not in plain.canonical
+    assert program_key(coarse.canonical) != program_key(plain.canonical)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"op": "softmax", "args": {"m": "T", "n": 64}},
+        {"op": "rms_norm", "args": {"m": "T", "n": 64}},
+        {"op": "dense", "args": {"m": "T", "n": 8, "k": 4}, "dtype": "float16"},
+        {"op": "attention", "args": {"b": 1, "h": 2, "i": "T", "j": "T", "d": 16}, "dtype": "bfloat16"},
+    ],
+)
+def test_tf32_is_refused_where_no_product_is_of_float32(fields: dict[str, Any]) -> None:
+    error = refused({**fields, "tf32": True})
+    assert error.field == "tf32"
+    assert "product of float32" in error.problem
+    assert refused({**fields, "tf32": "yes"}).problem == "'yes' is neither true nor false"

@@ -57,3 +57,20 @@ def test_kernels_use_tensor_cores_and_spill_nothing(compiler: ProcessPoolExecuto
         assert spilled == 0
         assert shared <= ARCHITECTURES[arch].block_shared_bytes
         assert has_instruction is PROGRAMS[name][2]
+
+
+def elements(tf32: bool) -> list[int]:
+    """The dtypes of a product's tensor maps, by the driver's numbers."""
+    from tuner.schedule.gpu.cubins import compiled  # noqa: PLC0415
+
+    workload = workload_from_json({"op": "dense", "args": {"m": "T", "n": 768, "k": 768}, "tf32": tf32})
+    precision = "tf32" if tf32 else "tf32x3"
+    tiling = Tiling(64, 64, 32, num_warps=4, precision=precision, descriptors=True)
+    (cubin,) = compiled(emit(workload, Choices(product=tiling)), "sm_90")
+    return [each.element for each in cubin.maps]
+
+
+def test_the_hardware_rounds_what_is_multiplied_in_tf32(compiler: ProcessPoolExecutor) -> None:
+    float32, rounded = 7, 11
+    assert compiler.submit(elements, True).result(TIMEOUT_S) == [rounded, rounded]
+    assert compiler.submit(elements, False).result(TIMEOUT_S) == [float32, float32]

@@ -54,6 +54,32 @@ def test_each_axis_of_a_product(interpreter: ProcessPoolExecutor, name: str, dty
     assert interpreter.submit(problems, workload, Choices(product=PRODUCTS[name]), shapes).result(TIMEOUT_S) == []
 
 
+TF32 = {
+    "by pointers": Choices(product=Tiling(16, 16, 16, precision="tf32", pack="kn")),
+    "by descriptors": Choices(product=Tiling(16, 16, 16, precision="tf32", descriptors=True)),
+    "in eight warps": Choices(product=Tiling(16, 16, 16, precision="tf32", descriptors=True, num_warps=8)),
+}
+
+
+@pytest.mark.parametrize("name", TF32)
+def test_products_in_tf32(interpreter: ProcessPoolExecutor, name: str) -> None:
+    """Within the bounds of a workload that allows it, and beyond those of one that does not: they are rounded."""
+    dense = {"op": "dense", "args": {"m": "T", "n": 40, "k": 56}, "epilogue": ["bias"]}
+    shapes = [{"m": size} for size in (1, 53)]
+    for tf32, is_right in ((True, True), (False, False)):
+        workload = workload_from_json({**dense, "tf32": tf32})
+        found = interpreter.submit(problems, workload, TF32[name], shapes).result(TIMEOUT_S)
+        assert (found == []) is is_right
+
+
+def test_attention_in_tf32(interpreter: ProcessPoolExecutor) -> None:
+    args = {"b": 1, "h": 2, "i": "T", "j": "S", "d": 16}
+    workload = workload_from_json({"op": "attention", "args": args, "tf32": True})
+    tile = AttentionTile(rows=16, columns=16, values=16, precision="tf32")
+    shapes = [dict(zip(workload.symbols, sizes, strict=True)) for sizes in ((50, 67), (1, 40))]
+    assert interpreter.submit(problems, workload, Choices(attention=tile), shapes).result(TIMEOUT_S) == []
+
+
 @pytest.mark.parametrize("tiling", [Tiling(16, 16, 32, swap=True), Tiling(16, 32, 16, split_k=2)], ids=["swapped", ""])
 @pytest.mark.parametrize("bits", [4, 8])
 def test_integers_become_float16_by_their_bits(interpreter: ProcessPoolExecutor, bits: int, tiling: Tiling) -> None:

@@ -94,10 +94,22 @@ def test_offsets_of_64_bits_are_asked_for() -> None:
     assert "tl.int64" in emit(workload, Choices(is_wide=True)).text.partition("def kernel_0")[2]
 
 
-@pytest.mark.parametrize(("precision", "warps", "count"), [("tf32x3", 8, 2), ("tf32", 4, 2), ("tf32", 8, 0)])
-def test_eight_warps_convert_nothing_that_a_descriptor_brings(precision: str, warps: int, count: int) -> None:
-    """Their products were wrong on one H200: the next tile came before all warps had read the last one."""
+@pytest.mark.parametrize(("precision", "warps", "count"), [("tf32x3", 8, 2), ("tf32", 4, 2), ("tf32", 8, 2)])
+def test_descriptors_round_to_tf32_on_the_way(precision: str, warps: int, count: int) -> None:
     workload = workload_from_json({"op": "dense", "args": {"m": "T", "n": 64, "k": 64}})
     tiling = Tiling(128, 128, 32, num_warps=warps, precision=precision, descriptors=True)
     (launch,) = emit(workload, Choices(product=tiling)).launches
     assert len(launch.function.descriptors) == count
+    assert all(each.is_rounded is (precision == "tf32") for each in launch.function.descriptors)
+
+
+@pytest.mark.parametrize(("warps", "brought"), [(4, {"x", "w"}), (8, {"x"})])
+def test_eight_warps_convert_nothing_that_a_descriptor_brings(warps: int, brought: set[str]) -> None:
+    """Their products were wrong on one H200: the next tile came before all warps had read the last one."""
+    workload = workload_from_json({
+        "program": "out[m, n] = sum(k) x[m, k] * w[n, k]", "extents": {"m": "T", "n": 64, "k": 64},
+        "dtype": {"x": "float16", "w": "int8", "out": "float16"},
+    })  # fmt: skip
+    tiling = Tiling(128, 128, 32, num_warps=warps, descriptors=True)
+    (launch,) = emit(workload, Choices(product=tiling)).launches
+    assert {each.tensor for each in launch.function.descriptors} == brought

@@ -14,12 +14,13 @@ from tests.every_op import op_task
 from tuner.errors import IllegalKernel
 from tuner.measure.verification.inputs import random_inputs
 from tuner.program.catalogue import OPS
+from tuner.program.job.build import workload_from_json
 from tuner.program.job.task import SearchTask
 from tuner.program.language.shape_vars import ShapeVar
 from tuner.program.target import Target
 from tuner.program.target import cuda as gpus
 from tuner.schedule import RULES, NoMatch, explain, extents_of, layout_group, rule_of, rules_of, space_of, tiles_of
-from tuner.schedule.gpu.axes import DEFAULTS, choices_of
+from tuner.schedule.gpu.axes import DEFAULTS, IEEE, TF32, TF32X3, choices_of
 from tuner.schedule.gpu.rule import GpuRule
 from tuner.schedule.layout import layout_from_json
 
@@ -189,3 +190,29 @@ def test_a_new_instruction_set_is_one_entry(monkeypatch: pytest.MonkeyPatch) -> 
     extents = extents_of(tasks[0].workload, [{"T": 128}])
     one, other = (RULE.estimate_s(task, kernels, extents)[0, 0] for task in tasks)
     assert one < other
+
+
+@pytest.mark.parametrize("op", ["dense", "attention"])
+def test_tf32_is_a_choice_where_the_workload_allows_it(op: str) -> None:
+    args = {"dense": {"m": "T", "n": 64, "k": 64}, "attention": {"b": 1, "h": 2, "i": "T", "j": "T", "d": 64}}[op]
+    choices = []
+    for fields in ({}, {"tf32": True}):
+        workload = workload_from_json({"op": op, "args": args, **fields})
+        task = SearchTask(workload, shape_vars=(ShapeVar("T", (1, 64)),), target={"kind": "cuda", "arch": "sm_90"})
+        choices.append([axis.choices for axis in RULE.space(task).axes if axis.name.endswith("precision")])
+    assert choices == [[(IEEE, TF32X3)], [(IEEE, TF32, TF32X3)]]
+
+
+def test_theory_prefers_descriptors_to_rounding_in_registers() -> None:
+    workload = workload_from_json({"op": "dense", "args": {"m": "16*T", "n": 2304, "k": 768}, "tf32": True})
+    task = SearchTask(workload, shape_vars=(ShapeVar("T", (1, 128)),), target={"kind": "cuda", "arch": "sm_90"})
+    tile = dict(RULE.default_kernel(task).values) | {"block_m": 128, "block_n": 128, "block_k": 32, "warps": 8}
+    seconds = {
+        (precision, descriptors): float(RULE.estimate_s(
+            task, [RULE.space(task).kernel({**tile, "precision": precision, "descriptors": descriptors})],
+            extents_of(workload, [{"T": 128}]),
+        )[0, 0])
+        for precision in (TF32, TF32X3) for descriptors in (0, 1)
+    }  # fmt: skip
+    assert seconds[TF32, 1] < 0.7 * seconds[TF32, 0]
+    assert seconds[TF32, 0] < seconds[TF32X3, 1]
