@@ -36,7 +36,7 @@ JOB: dict[str, Any] = {
     "instances": [{"T": 2}, {"T": 16}],
     "target": {"kind": "cuda", "product": "h100"},
     "device": "h100",
-    "budget": {"trials": 12},
+    "budget": {"trials": 40},
 }
 
 

@@ -232,7 +232,7 @@ def test_a_candidate_that_does_harm_costs_itself_alone(host: Path, tmp_path: Pat
         return HARM[len(built) - 1][0] if len(built) <= len(HARM) else ""
 
     one = {**DOCUMENT, "workloads": DOCUMENT["workloads"][:1]}
-    bundle_of(tmp_path / "bundle", behaviour, document=one, choices=6, others=12)
+    bundle_of(tmp_path / "bundle", behaviour, document=one, choices=6, others=80)
     assert len(built) > len(HARM), "after the last harm there is another one"
     told = impatient_run(tmp_path / "bundle", tmp_path)
     import_results(tmp_path / "bundle")

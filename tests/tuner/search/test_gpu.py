@@ -71,7 +71,7 @@ class Unable:
         """Nothing to give back."""
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fewer samples of theory."""
     monkeypatch.setitem(POLICIES, "evolutionary", QUICK_POLICIES["evolutionary"])
@@ -86,6 +86,7 @@ def logged(recorder: FakeRecorder) -> list[str]:
     return [event.data["message"] for event in recorder.events if event.kind == "log"]
 
 
+@pytest.mark.usefixtures("small")
 def test_theory_alone_chooses_of_what_the_compiler_does_not_refuse() -> None:
     builder, recorder = Refusing(lambda kernel: kernel["stages"] > 3), FakeRecorder()
     dispatcher = Dispatcher.from_json(by_theory(builder, recorder).dispatch)
@@ -104,6 +105,7 @@ def test_theory_alone_chooses_of_what_the_compiler_does_not_refuse() -> None:
     assert all(row.measured_latency_s is None for row in dispatcher.table)
 
 
+@pytest.mark.usefixtures("small")
 def test_a_library_that_no_device_runs_is_not_verified_and_said_to_be() -> None:
     recorder = FakeRecorder()
     assert by_theory(SimulatedBuilder(), recorder).summary.trials == 0
@@ -113,6 +115,7 @@ def test_a_library_that_no_device_runs_is_not_verified_and_said_to_be() -> None:
     )
 
 
+@pytest.mark.usefixtures("small")
 def test_where_nothing_can_be_compiled_the_reason_is_told() -> None:
     with pytest.raises(VerificationFailed, match="can be compiled: kernel_0 spills 96 bytes"):
         by_theory(Refusing(lambda kernel: True), FakeRecorder())
@@ -136,7 +139,8 @@ def legal() -> tuple[MicroKernel, ...]:
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(6))
 def test_a_search_of_a_simulated_gpu_ends_near_its_optimum(seed: int) -> None:
-    """Within 3 % of the best kernel of the whole space at each instance, and ahead of what theory has for the best."""
+    """Within 3 % of the best kernel of the whole space at each instance, and ahead of what theory has for the best; by
+    the settings that searches have. With the few samples of quick tests it missed by up to 5 %."""
     faults = Faults(crashing=CRASHING)
 
     def truth(task: SearchTask, kernel: MicroKernel, shape: Mapping[str, int]) -> float:

@@ -20,7 +20,17 @@ from tuner.schedule.gpu.plan import Choices, Found
 from tuner.schedule.gpu.pricing import Dims, Priced, column, operand_bytes, operations, seconds_of, size_of
 from tuner.schedule.gpu.stages import Blocks, is_unrolled
 from tuner.schedule.gpu.theory import FMA_SHARE, OTHER_REGISTERS, TENSOR_SHARE, TF32X3_SHARE
-from tuner.schedule.gpu.work import BYTES_PER_CYCLE, CACHED_SHARE, MAX_REGISTERS, Floats, Work, programs_at_once
+from tuner.schedule.gpu.work import (
+    BYTES_PER_CYCLE,
+    CACHED_SHARE,
+    LINES_STORED,
+    MAX_REGISTERS,
+    STEP_S,
+    TILES_STORED,
+    Floats,
+    Work,
+    programs_at_once,
+)
 from tuner.schedule.rule import Extents
 from tuner.schedule.rules.attention.visible import visible
 
@@ -111,8 +121,10 @@ class Attention(Priced):
             programs=np.asarray(np.ceil(i / rows) * np.ceil(e / width) * batch),
             steps=np.asarray(np.ceil(visible(chain, extents) / columns)),
             step_s=scores_s + mixed_s + seconds_of(gpu, softmax),
+            beside_s=np.array(STEP_S),
             loaded=columns * (summed * keys + width * values),
             stored=rows * width * _stored_bytes(self.workload, self.workload.program.stages),
+            store_rate=TILES_STORED,
             distinct=np.asarray(operand_bytes(self.workload, dims)),
             at_once=column(self._at_once(gpu, tile) for tile in tiles),
             in_flight=column(max(each.num_stages - 1, 1) for each in tiles),
@@ -159,8 +171,10 @@ class Elementwise(Priced):
             programs=np.asarray(programs),
             steps=np.asarray(steps),
             step_s=np.asarray(seconds_of(gpu, computed)),
+            beside_s=np.array(STEP_S),
             loaded=np.asarray(loaded),
             stored=np.asarray(stored),
+            store_rate=LINES_STORED,
             distinct=np.asarray(operand_bytes(self.workload, dims)),
             at_once=column(programs_at_once(gpu, *each) for each in held),
             in_flight=np.ones(1),

@@ -18,19 +18,22 @@ from tuner.schedule.gpu.work import (
     CACHED_SHARE,
     L2_BYTES_PER_CYCLE,
     MEMORY_SHARE,
+    POINTERS_STEP_S,
+    STEP_S,
+    TILES_STORED,
     Floats,
     Work,
     programs_at_once,
 )
 
-TENSOR_SHARE, FMA_SHARE = 0.95, 0.67
+TENSOR_SHARE, FMA_SHARE = 0.95, 0.85
 """Of the rates of tensor cores and of multiply-adds that tiles reach."""
-PARTS_SHARE = 0.84
+PARTS_SHARE = 0.92
 """Of the rate of a whole tile, where it has parts."""
-TF32X3_SHARE, TF32X3_GROUPS_SHARE = 0.17, 0.51
+TF32X3_SHARE, TF32X3_GROUPS_SHARE = 0.22, 0.48
 """Of TF32's rate, in three products whose operands are split; and of that, where several groups of warps have the same
 rows, which each of them splits."""
-SURPLUS_COLUMNS = 11
+SURPLUS_COLUMNS = 20
 """Columns that each instruction on a tile costs beyond its own."""
 OTHER_REGISTERS = 56
 """Registers of a thread beside those of sums."""
@@ -40,7 +43,7 @@ OPERANDS = {"tf32x3": 2.0, "ieee": 0.5}
 """Registers of each element of a step that is split, or broadcast to the lanes, before it is multiplied as float32."""
 PREPARED_S = 0.1e-6
 """Of a step whose elements are computed before they are multiplied, as decoded ones are: loads do not hide it."""
-SHARES_S = 3.5e-6
+SHARES_S = 3.4e-6
 """Of the kernel that adds shares of k, beside its bytes."""
 FLOAT32_BYTES = 4
 GROUP = 4
@@ -160,8 +163,10 @@ def work_of(
         step_s=column(_flops(gpu, what, tiling) / (_flops_s(gpu, what, tiling) / gpu.sms) for tiling, what in pairs)
         + (width_m * prepared[0] + width_n * prepared[1]) * block_k / lanes_s
         + np.where(prepared[0] + prepared[1] > 0, PREPARED_S, 0.0),
+        beside_s=column(STEP_S if each.descriptors and has_tma else POINTERS_STEP_S for each in tilings),
         loaded=(width_m * left + width_n * right) * block_k,
         stored=width_m * width_n * np.where(split > 1, 4, size),
+        store_rate=TILES_STORED,
         distinct=(m * k * left + n * k * right + m * n * size) * batch,
         at_once=column(occupancy(gpu, tiling, what.size, used) for tiling, what in pairs),
         in_flight=column(max(each.num_stages - 1, 1) for each in tilings),
@@ -194,10 +199,12 @@ def _flops_s(gpu: Gpu, what: Multiplied, tiling: Tiling) -> float:
 
 
 def _flops(gpu: Gpu, what: Multiplied, tiling: Tiling) -> float:
-    """Operations of a step, with those that an instruction wastes on rows that there are not."""
+    """Operations of a step, with those that an instruction wastes on rows that there are not, and beside its columns.
+    Groups of warps share rows first, then columns."""
     rows, columns = (tiling.block_n, tiling.block_m) if tiling.swap else (tiling.block_m, tiling.block_n)
     if _has_cores(what, tiling):
         least, groups = gpu.architecture.matrix_rows, max(tiling.num_warps // GROUP, 1)
-        rows = max(rows, least * min(groups, max(rows // least, 1)))
-        columns += SURPLUS_COLUMNS
+        along = min(groups, max(rows // least, 1))
+        rows = max(rows, least * along)
+        columns += SURPLUS_COLUMNS * (groups // along)
     return 2.0 * rows * columns * tiling.parts * tiling.block_k

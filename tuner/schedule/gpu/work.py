@@ -3,7 +3,7 @@
 An SM gets ``programs`` of a launch, ``at once`` as many as registers, shared memory and warps allow. A step takes the
 largest of what its arithmetic takes, of what its bytes take from L2, and of the latency of a load over the stages in
 flight (a p-norm, so that near ties cost more). Constants are shares of the hardware's rates
-(tuner.program.target.cuda), fitted to kernels that an H100 and an H200 timed (docs/decisions/0096).
+(tuner.program.target.cuda), fitted to kernels that an H100 and an H200 timed (docs/decisions/0105).
 """
 
 from __future__ import annotations
@@ -18,11 +18,15 @@ from numpy.typing import NDArray
 from tuner.program.target.cuda import REGISTERS, WARP, Gpu
 
 Floats = NDArray[np.float64]
-LAUNCH_S, LATENCY_S, PROLOGUE_S, STEP_S = 0.8e-6, 0.4e-6, 0.22e-6, 0.055e-6
-"""Of a launch, of a load, of a program before its first step, and of a step beside its work."""
-BYTES_PER_CYCLE, BYTES_BY_DESCRIPTOR = 57.0, 64.0
+LAUNCH_S, LATENCY_S, PROLOGUE_S = 0.6e-6, 0.8e-6, 0.1e-6
+"""Of a launch, of a load, and of a program before its first step."""
+STEP_S, POINTERS_STEP_S = 0.12e-6, 0.18e-6
+"""Of a step beside its work, and of one whose tiles come by pointers."""
+BYTES_PER_CYCLE, BYTES_BY_DESCRIPTOR = 53.0, 64.0
 """From L2 to an SM in a cycle."""
-STORE_BYTES_PER_CYCLE, L2_BYTES_PER_CYCLE = 23.0, 45.0
+TILES_STORED, LINES_STORED = 17.0, 23.0
+"""Bytes that an SM stores in a cycle of results of instructions on tiles, and of whole lines."""
+L2_BYTES_PER_CYCLE = 45.0
 MEMORY_SHARE = 0.87
 """Of the bandwidth of the memory that is reached."""
 CACHED_SHARE = 0.7
@@ -38,17 +42,19 @@ RESERVED_SHARED = 1024
 class Work:
     """What launches have to do, each number [kernels, shapes] or what is broadcast to it.
 
-    ``programs`` of ``steps``; ``step_s``: the arithmetic of a step, alone on an SM; ``loaded``: its bytes from L2, at
-    ``rate`` bytes in a cycle; ``stored``: bytes at the end of a program; ``distinct``: bytes of all operands, once;
-    ``at_once``: programs that an SM holds, 0 where one does not fit; ``in_flight``: steps whose loads are under way;
-    ``more_s``: of further launches.
+    ``programs`` of ``steps``; ``step_s``: the arithmetic of a step, alone on an SM; ``beside_s``: what it takes beside
+    that; ``loaded``: its bytes from L2, at ``rate`` bytes in a cycle; ``stored``: bytes at the end of a program, at
+    ``store_rate``; ``distinct``: bytes of all operands, once; ``at_once``: programs that an SM holds, 0 where one does
+    not fit; ``in_flight``: steps whose loads are under way; ``more_s``: of further launches.
     """
 
     programs: Floats
     steps: Floats
     step_s: Floats
+    beside_s: Floats
     loaded: Floats
     stored: Floats
+    store_rate: float
     distinct: Floats
     at_once: Floats
     in_flight: Floats
@@ -71,9 +77,9 @@ class Work:
     def _program_s(self, count: Floats, clock: float) -> Floats:
         """``count`` programs at once on an SM."""
         loading = count * self.loaded / (self.rate * clock)
-        step = _norm(count * self.step_s + STEP_S, loading, LATENCY_S / np.maximum(self.in_flight, 1.0))
+        step = _norm(count * self.step_s + self.beside_s, loading, LATENCY_S / np.maximum(self.in_flight, 1.0))
         head = PROLOGUE_S + LATENCY_S + loading
-        return np.asarray(head + self.steps * step + count * self.stored / (STORE_BYTES_PER_CYCLE * clock))
+        return np.asarray(head + self.steps * step + count * self.stored / (self.store_rate * clock))
 
 
 def _norm(*values: Floats) -> Floats:
