@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from shapewright.models.computed import computed
-from shapewright.models.draft import Draft, draft_of, lifted, rules_of
+from shapewright.models.draft import Draft, Fused, draft_of, lifted, rules_of
 from shapewright.models.graph import ONE, CannotLift, Graph, Node, Operation, Shape
-from shapewright.models.lifted import Operand, View
+from shapewright.models.lifted import Fold, Operand, View
 from shapewright.models.operands import Order, behind, constant_behind, operand, swapped
 from shapewright.models.views import each, product
 from tuner.errors import InvalidInput
@@ -18,7 +18,10 @@ from tuner.program.job.build import ProgramOp
 from tuner.program.language.dims import DimExpr
 from tuner.program.target import native
 
-OF_BYTES: Mapping[str, str] = {"x": "int8", "w": "int8", "out": "int32"}
+LESS_ZERO = ProgramOp(
+    "q[m, n] = sum(k) x[m, k] * w[n, k]\nout[m, n] = q[m, n] - cast(zero[], int32) * c[n]", constant=("w", "c")
+)
+"""dense of bytes, whose rows are less a zero point: as many times the sums of the weight's columns."""
 KEPT_BYTES = ProgramOp("out[m, n] = sum(k) x[m, k] * cast(w[n, k], float32)", constant=("w",))
 """dense with a weight that stays int8 in memory: what rows of floats are multiplied by is known without its scales."""
 N, K = DimExpr.var("n"), DimExpr.var("k")
@@ -45,11 +48,19 @@ def matmul(operation: Operation) -> Draft:
 
 
 def int_matmul(operation: Operation) -> Draft:
-    """Rows of int8 by a matrix of int8 that stays: no instruction takes one as it lies."""
-    x, w = operation.tensor(0), operation.tensor(1)
-    if not constant_behind(operation.graph, w):
+    """Rows of bytes by a matrix of int8 that stays: no instruction takes one as it lies."""
+    graph, x, w, zero = operation.graph, operation.tensor(0), operation.tensor(1), operation.input(2)
+    if not (found := constant_behind(graph, w)):
         raise CannotLift(f"the weight {w.name} is new at every call")
-    return _rows(operation, x, w, is_kn=True, dtypes=OF_BYTES)
+    dtypes = {"x": graph[x.name].dtype, "w": "int8", "out": "int32"}
+    draft = _rows(operation, x, w, is_kn=True, dtypes=dtypes)
+    if zero is None:
+        return draft
+    kept, order, _ = found
+    sums = Operand("c", kept.name, ((0,),), True, Fold("sums", (kept.name,), 0.0, order[1], "int32"))
+    operands = (*draft.operands, Operand("zero", zero.name, ()), sums)
+    dtypes |= {"zero": graph[zero.name].dtype, "c": "int32", "q": "int32"}
+    return draft_of(LESS_ZERO, draft.args, operands, operation, draft.view, dtypes)
 
 
 def linear_int4(operation: Operation) -> Draft:
@@ -118,6 +129,8 @@ def _rows(operation: Operation, x: Node, w: Node, is_kn: bool, dtypes: Mapping[s
     args = {"m": rows, "n": n, "k": k}
     if constant_behind(graph, w):
         right = operand(graph, "w", w, (n, k), (1, 0) if is_kn else None)
+        if right.fold is not None and right.fold.kind == "dequantised":
+            return _dequantised(operation, left, right, args, view)
         if right.fold is not None and graph[right.node].dtype == "int8":
             return draft_of(KEPT_BYTES, args, (left, replace(right, fold=None)), operation, view, {"w": "int8"})
         return draft_of("dense", args, (left, right), operation, view, dtypes)
@@ -129,6 +142,23 @@ def _rows(operation: Operation, x: Node, w: Node, is_kn: bool, dtypes: Mapping[s
     kept = source if is_kn and order == (1, 0) else w
     right = Operand("w", kept.name, ((0,), (1,)) if kept is source or not is_kn else ((1,), (0,)))
     return draft_of(NEW_WEIGHT, args, (left, right), operation, view)
+
+
+def _dequantised(
+    operation: Operation, left: Operand, right: Operand, args: Mapping[str, DimExpr], view: View
+) -> Draft:
+    """Rows by a weight of int8 whose columns have a scale, which stays as it is; by others, dequantised once."""
+    graph, fold = operation.graph, right.fold
+    assert fold is not None
+    _, scale, zero = fold.nodes
+    is_one = scale is None or product(graph.shape(scale)) == ONE
+    is_by_column = is_one or right.view[0] == (fold.axis,)
+    if scale is None or zero is not None or graph[right.node].dtype != "int8" or not is_by_column:
+        return draft_of("dense", args, (left, right), operation, view)
+    draft = draft_of(KEPT_BYTES, args, (left, replace(right, fold=None)), operation, view, {"w": "int8"})
+    stage = Fused("mul", "{x} * {scale}", (("scale", () if is_one else (1,)),))
+    scales = Operand("scale", scale, () if is_one else ((0,),), True)
+    return replace(draft.with_operand(scales), stages=(stage,))
 
 
 def _unpacked(

@@ -176,7 +176,9 @@ def _spelled(draft: Draft, dtype: str | dict[str, str]) -> Workload:
         (out,) = base.program.outputs
         lines += [_produced(each) for each in draft.before]
         lines.append(str(base.program.renamed({}, {out: results[0]})))
-        extents = {name: str(dim) for name, dim in base.extents}
+        # Sizes that only shapes of the catalogue name are in these already.
+        own = {*base.program.axes, *base.program.sizes}
+        extents = {name: str(dim) for name, dim in base.extents if name in own}
         shapes = tuple((name, tuple(map(str, shape))) for name, shape in base.shapes)
         fields = {"constant": base.constants, "padded": _padding(base), "shapes": shapes}
         before = f"{results[0]}[{every}]"

@@ -12,6 +12,8 @@ import numpy as np
 
 from tuner.program.catalogue import EPILOGUES
 
+BYTES: Mapping[str, tuple[int, int]] = {"int8": (-128, 127), "uint8": (0, 255)}
+"""The least and the largest number of each dtype of bytes."""
 MAX_FLOAT32 = float(np.finfo(np.float32).max)
 
 _OWN: Mapping[str, str] = {

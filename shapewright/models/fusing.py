@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from shapewright.models.draft import DTYPES, Draft, Fused, Produced
-from shapewright.models.elementwise import COMMUTATIVE, TEXT, epilogue_of, text_of
+from shapewright.models.elementwise import BYTES, COMMUTATIVE, TEXT, epilogue_of, text_of
 from shapewright.models.graph import ONE, VIEWS, CannotLift, Graph, Input, Node, Operation
 from shapewright.models.lifted import Fold, Operand, View
 from shapewright.models.operands import behind, fixed
@@ -78,17 +78,19 @@ def extended(graph: Graph, draft: Draft, taken: Collection[str]) -> Draft | None
 def _cast(graph: Graph, draft: Draft, reader: Node) -> Draft:
     """The draft in the dtype that ``reader`` makes of its value before all else.
 
-    Sums of int32 become floats, and floats that were clamped to what int8 has become that. Raises CannotLift for
-    others: a half that becomes a float was rounded, and fused, it would not be.
+    Sums of int32 become floats, floats that were clamped to what bytes have become these, and bytes floats again.
+    Raises CannotLift for others: a half that becomes a float was rounded, and fused, it would not be.
     """
     dtype = graph[draft.node].dtype
-    if dtype == "int32" and reader.dtype in DTYPES:
+    if (dtype == "int32" or (dtype in BYTES and draft.stages)) and reader.dtype in DTYPES:
         # Halves are computed in float32, and rounded where they are written.
         return replace(draft, stages=(*draft.stages, Fused("cast", "cast({x}, float32)")))
     last = next(graph[name] for name in reversed(draft.nodes) if graph[name].op not in VIEWS)
-    is_byte = last.op == "clamp" and -128 <= last.attrs["low"] <= last.attrs["high"] <= 127
-    if reader.op == "cast" and (dtype, reader.dtype) == ("float32", "int8") and is_byte:
-        return replace(draft, stages=(*draft.stages, Fused("cast", "cast({x}, int8)", dtype="int8")))
+    low, high = BYTES.get(reader.dtype, (0, -1))
+    is_byte = last.op == "clamp" and low <= last.attrs["low"] <= last.attrs["high"] <= high
+    if reader.op == "cast" and dtype == "float32" and is_byte:
+        text = f"cast({{x}}, {reader.dtype})"
+        return replace(draft, stages=(*draft.stages, Fused("cast", text, dtype=reader.dtype)))
     raise CannotLift(f"{dtype} becomes {reader.dtype}")
 
 

@@ -2,7 +2,8 @@
 
 A node has a neutral name of its operation. Tensors come as names of other nodes, numbers as numbers:
 
-    input, constant [{value}]                         what a call brings, what stays (a weight); the one value of bools
+    input, constant [{value}]                         what a call brings, what stays (a weight); of bools and of bytes
+                                                      the one value that all have
     identity x, reshape x, permute x {order}, expand x
     cat x y ... {axis}, stack x y ... {axis}          one behind the other, along an axis or a new one
     bits_and x number, shift_right x number           of integers
@@ -13,7 +14,10 @@ A node has a neutral name of its operation. Tensors come as names of other nodes
     matmul x y [addend]                               as NumPy's matmul, plus the addend
     linear_int4 x w scales [zeros] {block}            of w [n, blocks, bytes], two numbers of four bits in a byte, less
                                                       8 or the block's zero point, times its scale
-    int_matmul x y                                    rows of int8 by a matrix of int8, in sums of int32
+    int_matmul x y [zero]                             rows of bytes, less the byte of 0, by a matrix of int8, in sums of
+                                                      int32
+    dequantised x scale [zero] {axis}                 of constants: numbers less a zero point, times a scale; these are
+                                                      single numbers where the axis is None
     cast x                                            to the node's dtype
     conv x w [bias] {stride, pad, dilation: tuples; groups, transposed}
     layer_norm x [gamma] [beta] {rank, eps}           over the last ``rank`` axes

@@ -20,10 +20,12 @@ View = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """A constant that is computed once of others: in another dtype, as autocast has it, or what batch normalisation of
-    inference makes of the layer before.
+    """A constant that is computed once of others: in another dtype, as autocast has it, what bytes stand for, or what
+    batch normalisation of inference makes of the layer before.
 
-    ``cast``: the only one of ``nodes`` in ``dtype``. ``weight``: w * scale, ``scale`` = gamma / sqrt(var + eps) along
+    ``cast``: the only one of ``nodes`` in ``dtype``. ``dequantised``: (w - zero) * scale, along ``axis`` of w where
+    these are several, in ``dtype``; ``nodes`` of w, scale, and zero or None. ``sums``: of w along all axes but
+    ``axis``, in ``dtype``. ``weight``: w * scale, ``scale`` = gamma / sqrt(var + eps) along
     axis ``axis`` of w; ``bias``: (bias - mean) * scale + beta. ``nodes`` of these: w or bias, gamma, beta, mean, var;
     None where there is none.
     """
@@ -39,11 +41,26 @@ class Fold:
         given: list[Any] = [None if name is None else tensors[name] for name in self.nodes]
         if self.kind == "cast":
             return _cast(given[0], self.dtype)
+        if self.kind == "sums":
+            others = tuple(axis for axis in range(len(given[0].shape)) if axis != self.axis)
+            return _cast(_cast(given[0], self.dtype).sum(others), self.dtype)
+        if self.kind == "dequantised":
+            return self._dequantised(*given)
         base, gamma, beta, mean, var = given
         scale = (1.0 if gamma is None else gamma) * (var + self.eps) ** -0.5
         if self.kind == "bias":
             return ((0.0 if base is None else base) - mean) * scale + (0.0 if beta is None else beta)
-        return base * scale.reshape([-1 if axis == self.axis else 1 for axis in range(len(base.shape))])
+        return base * self._along(scale, base)
+
+    def _dequantised(self, numbers: Any, scale: Any, zero: Any) -> Any:
+        value = _cast(numbers, self.dtype)
+        value = value if zero is None else value - self._along(_cast(zero, self.dtype), value)
+        return value * self._along(scale, value)
+
+    def _along(self, numbers: Any, whole: Any) -> Any:
+        """Numbers along the axis, or one number, in a shape that is broadcast to the whole."""
+        is_one = math.prod(numbers.shape) == 1
+        return numbers.reshape([-1 if axis == self.axis and not is_one else 1 for axis in range(len(whole.shape))])
 
 
 def _cast(tensor: Any, dtype: str) -> Any:

@@ -39,7 +39,7 @@ ROWS = frozenset({"layer_norm", "rms_norm", "softmax", "reduce"})
 """Operators whose rule computes elementwise stages as it reads rows."""
 BIASED = frozenset({"linear", "matmul", "conv"})
 """Operators whose third input is added."""
-QUIET = VIEWS | {"input", "constant", "scalar", "part", "full"}
+QUIET = VIEWS | {"input", "constant", "scalar", "part", "full", "dequantised"}
 """Nodes that compute nothing."""
 TYPICAL = 64
 """A size by which operators are compared."""

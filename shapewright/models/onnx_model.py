@@ -13,8 +13,10 @@ from typing import Any
 import numpy as np
 
 from shapewright.models.defects import defect
+from shapewright.models.elementwise import BYTES
 from shapewright.models.graph import CannotLift, Graph, Node, Shape
 from shapewright.models.model import Model
+from shapewright.models.onnx_bytes import Spelling, spelled
 from shapewright.models.onnx_dims import Dims, dtype_of
 from shapewright.models.onnx_inferred import CHECK, inferred
 from shapewright.models.onnx_operators import TRANSLATIONS
@@ -117,15 +119,17 @@ class _Reader:
 
         dtype, attrs = dtype_of(tensor.data_type), dict[str, Any]()
         shape = _sizes(name, tensor)
-        if tensor.data_location != onnx.TensorProto.EXTERNAL and (is_kept(dtype, tensor.dims) or dtype == "bool"):
+        # Of zero points, which are bytes along an axis, it matters whether there are any.
+        is_read = is_kept(dtype, tensor.dims) or dtype == "bool" or (dtype in BYTES and len(tensor.dims) < 2)
+        if tensor.data_location != onnx.TensorProto.EXTERNAL and is_read:
             try:
                 values = onnx.numpy_helper.to_array(tensor)
             except (ValueError, TypeError) as error:
                 raise InvalidInput("model", f"the constant {shown(name)} is not of its own shape", CHECK) from error
             if is_kept(dtype, tensor.dims):
                 self._values[name] = values
-            if dtype == "bool" and values.size and (values.all() or not values.any()):
-                attrs = {"value": bool(values.flat[0])}
+            if (dtype == "bool" or dtype in BYTES) and values.size and (values == values.flat[0]).all():
+                attrs = {"value": values.flat[0].item()}
         self._add(Node(name, "constant", (), attrs, shape, dtype))
 
     def _sparse(self, name: str, tensor: Any) -> None:
@@ -183,6 +187,11 @@ class _Reader:
             self._add(Node(name, "scalar", self._sources(node), {}, tuple(map(DimExpr.of, value.shape)), dtype))
             return None
         call = self._call(node, operator, given)
+        outputs = [each for each in node.output if each]
+        if (nodes := spelled(call, Spelling(outputs, self._nodes, node.name or name))) is not None:
+            for each in nodes:
+                self._add(each)
+            return None
         found = parts_of(call, [self._told(each)[0] if each else None for each in node.output])
         if found is None:
             return self._translate(node, call, attrs)
@@ -198,14 +207,16 @@ class _Reader:
             raise CannotLift("what it gives beside its first output is read")
         translated, shape = self._translated(call, attrs)
         shape, place = told if shape is None else shape, node.name or name
-        self._add(Node(name, translated.op, translated.inputs, translated.attrs, shape, dtype or self._dtype(node),
-                       place=place))  # fmt: skip
+        dtype = attrs["to"] if translated.op == "cast" else dtype or self._dtype(node)
+        self._add(Node(name, translated.op, translated.inputs, translated.attrs, shape, dtype, place=place))
 
     def _translated(self, call: Call, attrs: Mapping[str, Any]) -> tuple[Translated, Shape | None]:
         if call.op == "Cast":
-            if attrs["to"] != self._nodes[call.inputs[0] or ""].dtype or not attrs["to"]:
+            source = self._nodes[call.inputs[0] or ""].dtype
+            is_of_integers = source in (*BYTES, "int32") and attrs["to"] in ("float32", "float16", "bfloat16")
+            if not is_of_integers and (attrs["to"] != source or not attrs["to"]):
                 raise CannotLift("another dtype")
-            return Translated("identity", call.inputs), call.shapes[0]
+            return Translated("cast" if is_of_integers else "identity", call.inputs), call.shapes[0]
         if call.op not in TRANSLATIONS:
             raise CannotLift("the operator has no translation")
         try:

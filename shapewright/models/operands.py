@@ -20,14 +20,19 @@ def behind(graph: Graph, node: Node) -> tuple[Node, Order]:
 
 
 def constant_behind(graph: Graph, node: Node) -> tuple[Node, Order, Fold | None] | None:
-    """The constant that a value is, transposed and cast perhaps; by axis of the value the one of the constant; how it
-    is cast. None where it is no constant."""
+    """The constant that a value is, transposed, cast or dequantised perhaps; by axis of the value the one of the
+    constant; how it is computed. None where it is no constant."""
     source, order = behind(graph, node)
     fold = None
     if source.op == "cast":
         kept, moved = behind(graph, graph[source.sources[0]])
         fold = Fold("cast", (kept.name,), dtype=source.dtype)
         source, order = kept, tuple(moved[axis] for axis in order)
+    elif source.op == "dequantised":
+        scales: tuple[str | None, ...] = (*source.sources[1:], None)[:2]
+        nodes = (source.sources[0], *scales)
+        fold = Fold("dequantised", nodes, 0.0, source.attrs["axis"] or 0, source.dtype)
+        source = graph[source.sources[0]]
     return (source, order, fold) if source.op == "constant" else None
 
 

@@ -27,8 +27,11 @@ from tuner.program.reference import compute
 
 KINDS = ("simple", "pytorch-converted", "pytorch-operator")
 """The backend tests that lie in files, beside those of single nodes, which are made when their module is loaded."""
-CLOSE: Mapping[str, float] = {"float32": 1e-3, "float16": 1e-2, "bfloat16": 4e-2}
-"""Of the reference's float64 to what the tests expect, for values of about 1; bfloat16 is rounded at every node."""
+CLOSE: Mapping[str, float] = {
+    "float32": 1e-3, "float16": 1e-2, "bfloat16": 4e-2, "int32": 0.0, "int8": 0.0, "uint8": 0.0
+}  # fmt: skip
+"""Of the reference's float64 to what the tests expect, for values of about 1; bfloat16 is rounded at every node, and
+integers are exact."""
 Values = dict[str, Any]
 
 

@@ -100,7 +100,7 @@ def test_sums_become_floats_of_any_width(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize(
     ("clamped", "dtype"),
-    [((-128, 128), torch.int8), ((-200, 127), torch.int8), ((0, 127), torch.uint8), ((-128, 127), torch.int32)],
+    [((-128, 128), torch.int8), ((-200, 127), torch.int8), ((-1, 127), torch.uint8), ((-128, 127), torch.int32)],
 )
 def test_floats_become_bytes_where_they_are_known_to_fit(clamped: tuple[int, int], dtype: torch.dtype) -> None:
     def cast(x: torch.Tensor) -> torch.Tensor:
@@ -111,12 +111,26 @@ def test_floats_become_bytes_where_they_are_known_to_fit(clamped: tuple[int, int
     assert [left.op for left in lifting.left] == ["cast"]
 
 
+@pytest.mark.parametrize(("clamped", "dtype"), [((-128, 127), torch.int8), ((3, 255), torch.uint8)])
+def test_floats_that_were_clamped_to_bytes_become_these(clamped: tuple[int, int], dtype: torch.dtype) -> None:
+    def cast(x: torch.Tensor) -> torch.Tensor:
+        return torch.clamp(torch.round(x * 50.0), *clamped).to(dtype)
+
+    program = exported(Formula(cast), (torch.randn(3, K),), (({0: COUNT},),))
+    lifting = lifting_of(program)
+    assert labels(lifting) == ["mul + round + clamp + cast"]
+    check_values(program, lifting, (torch.randn(5, K),))
+
+
+def test_rows_of_bytes_without_sign_are_multiplied_too() -> None:
+    weight, rows = bytes_of(N, K), bytes_of(3, K).view(torch.uint8)
+    program = exported(Formula(lambda x: torch._int_mm(x, weight.t())), (rows,), (({0: COUNT},),))
+    lifting = lifting_of(program)
+    assert labels(lifting) == ["dense"]
+    check_values(program, lifting, (bytes_of(20, K).view(torch.uint8),))
+
+
 def test_what_no_kernel_takes_is_left_with_the_reason() -> None:
-    weight = bytes_of(N, K)
-    lifting = lifting_of(
-        exported(Formula(lambda x: torch._int_mm(x, weight.t())), (bytes_of(3, K).to(torch.uint8),), (({0: COUNT},),))
-    )
-    assert [left.reason for left in lifting.left] == ["x is uint8, not int8"]
     changing = lifted(torch._int_mm, bytes_of(K, N))
     assert not changing.ops
     assert "is new at every call" in changing.left[0].reason

@@ -51,6 +51,28 @@ def test_activations_are_fused(name: str) -> None:
     assert not found.left
 
 
+LAYERS: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
+    "conv1d": (nn.Conv1d(8, 12, 3, padding=1), (2, 8, 9)),
+    "conv2d": (nn.Conv2d(8, 12, 3, padding=1), (2, 8, 9, 9)),
+    "pointwise": (nn.Conv2d(8, 12, 1), (2, 8, 7, 7)),
+    "grouped": (nn.Conv2d(8, 12, 3, groups=2), (2, 8, 9, 9)),
+    "depthwise": (nn.Conv2d(8, 8, 3, groups=8), (2, 8, 9, 9)),
+    "conv3d": (nn.Conv3d(4, 6, 3), (2, 4, 5, 5, 5)),
+    "conv2d_transpose": (nn.ConvTranspose2d(8, 12, 2, stride=2), (2, 8, 5, 5)),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("activation", every(2, ["silu", "hardswish", "clamp", "leaky_relu"]))
+def test_activations_are_fused_behind_convolutions(name: str, activation: str) -> None:
+    """Those of the catalogue are its epilogues, others are written out behind the program."""
+    layer, shape = LAYERS[name]
+    program = exported(Formula(lambda layer, x: ACTIVATIONS[activation](layer(x)), layer), (torch.randn(shape),), None)
+    lifting = lifting_of(program)
+    assert [label.split(" + ", 1)[1] for label in labels(lifting)] == [f"bias + {activation}"]
+    check_values(program, lifting, (torch.randn(shape),))
+
+
 SPELLED: dict[str, Callable[[Any], Any]] = {
     "gelu": lambda x: 0.5 * x * (1.0 + torch.erf(x / 2.0**0.5)),
     "gelu_tanh": lambda x: 0.5 * x * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (x + 0.044715 * torch.pow(x, 3)))),

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from tuner.errors import InvalidInput, shown
 from tuner.program.catalogue import Op
-from tuner.program.job.build import ProgramOp, make_workload, workload_from_stored
+from tuner.program.job.build import ProgramOp, in_tf32, make_workload, workload_from_stored
 from tuner.program.job.cache import Cache, parse_cache
 from tuner.program.job.instances import MAX_INSTANCES, checked_instances, default_instances, merged_instances
 from tuner.program.job.shape_fields import parse_instances, parse_shape_vars
@@ -62,12 +62,14 @@ class SearchTask:
         *,
         dtype: str | Mapping[str, str] = "float32",
         epilogue: Sequence[str] = (),
+        tf32: bool = False,
         threads: int = 1,
         max_kernels: int = 8,
         cache: str = "warm",
     ) -> None:
         """Check everything that can be checked without a device. Raises InvalidInput naming the field."""
         workload = op if isinstance(op, Workload) else make_workload(op, {} if args is None else args, dtype, epilogue)
+        workload = in_tf32(workload) if tf32 else workload
         variables = tuple(sorted(shape_vars, key=lambda var: var.name))
         check_variables(workload, variables)
         check_sizes(workload, variables)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.tuner.strategies import tasks
 from tuner.errors import InvalidInput
-from tuner.program.job.build import make_workload
+from tuner.program.job.build import in_tf32, make_workload
 from tuner.program.job.instances import MAX_INSTANCES, default_instances, parse_shape
 from tuner.program.job.shape_fields import parse_instances, parse_shape_vars
 from tuner.program.job.task import SearchTask, check_shape
@@ -33,6 +33,12 @@ def refused(**fields: Any) -> InvalidInput:
     with pytest.raises(InvalidInput) as caught:
         task(**fields)
     return caught.value
+
+
+def test_products_in_tf32_are_asked_for_by_name() -> None:
+    assert task(tf32=True).workload == in_tf32(task().workload)
+    with pytest.raises(InvalidInput, match="tf32"):
+        SearchTask("softmax", {"m": T, "n": 8}, (T,), tf32=True)
 
 
 @given(tasks())
