@@ -40,7 +40,7 @@ def test_the_readme_has_the_summary_of_the_page_and_no_other_figures() -> None:
     readme = README.read_text()
     (summary,) = BLOCK.finditer(readme)
     assert "docs/measurements/" in summary[0]
-    assert readme_with_table(readme, TEXT) == readme, "python -m benchmarks.report writes it anew"
+    assert readme_with_table(readme, TEXT) == readme, "python -m docs.tools.performance writes it anew"
     assert set(FIGURE.findall(BLOCK.sub("", readme))) <= {"1x"}
     other = TEXT.replace("| 1.14x ", "| 9.99x ")
     assert readme_with_table(readme, other) != readme

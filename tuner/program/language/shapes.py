@@ -13,7 +13,7 @@ from functools import cached_property
 
 from tuner.errors import InvalidInput, did_you_mean, shown
 from tuner.program.language.dims import DimExpr
-from tuner.program.language.dtypes import DTYPES, FLOATS, INTEGERS, SYNONYMS, promoted
+from tuner.program.language.dtypes import DTYPES, INTEGERS, SYNONYMS, promoted
 from tuner.program.language.expr import (
     COMPARISONS,
     Axis,
@@ -26,7 +26,6 @@ from tuner.program.language.expr import (
     Neg,
     Read,
     text_of,
-    walk,
 )
 from tuner.program.language.indices import index_range
 from tuner.program.language.notation import Stage
@@ -187,24 +186,6 @@ class ElementTypes:
             computed = self.reduced_type(stage)
             default = whole if whole and stage.tensor in program.outputs else computed
             self.of[stage.tensor] = named.get(stage.tensor, default)
-
-    @cached_property
-    def has_steps(self) -> bool:
-        """Whether the program rounds or compares floats, or makes integers of them: where the last bit of a value may
-        decide."""
-        stages = self._program.stages
-        are_cut = any(self.of[each.tensor] not in FLOATS and self.type_of(each.body) in FLOATS for each in stages)
-        return are_cut or any(self._is_step(node) for stage in stages for node in walk(stage.body))
-
-    def _is_step(self, expr: Expr) -> bool:
-        match expr:
-            case Binary(operator=sign, left=left, right=right) if sign in COMPARISONS:
-                return not FLOATS.isdisjoint((self.type_of(left), self.type_of(right)))
-            case Call(function="round" | "floor"):
-                return True
-            case Cast(operand=operand, dtype=dtype):
-                return dtype not in FLOATS and self.type_of(operand) in FLOATS
-        return False
 
     def with_tensor(self, name: str, dtype: str) -> ElementTypes:
         """A copy with one tensor more."""

@@ -16,8 +16,6 @@ from tuner.schedule.vector.functions import apply
 from tuner.schedule.vector.integers import leaves_its_type, wrapped
 
 _SHIFTS = frozenset({"<<", ">>"})
-_LEAST = 2.0**-100
-"""Of divisors that are multiplied by: their reciprocals are normal numbers by far."""
 _UNFENCED = frozenset({"+", "*", "&", "|", "<<", ">>", "%"})
 
 
@@ -69,8 +67,6 @@ class Evaluator:
         operands = (expr.left, expr.right)
         if expr.operator in ast.COMPARISONS:
             dtype = self._common(operands)
-        if self._is_quotient(expr, dtype) and isinstance(expr.right, ast.Const):
-            return self._by_reciprocal(expr.left, float(expr.right.value))
         left, right = (self.value(operand, dtype) for operand in operands)
         if dtype == "bool":
             return combined(expr.operator, left, right)
@@ -89,19 +85,6 @@ class Evaluator:
         if expr.operator in _UNFENCED or isinstance(expr.right, ast.Const):
             return OPERATORS[expr.operator](left, right)
         return combined(expr.operator, left, right)
-
-    def _is_quotient(self, expr: ast.Binary, dtype: str) -> bool:
-        """Whether a division may be a product."""
-        return expr.operator == "/" and dtype == "float32" and not self.types.has_steps
-
-    def _by_reciprocal(self, dividend: ast.Expr, divisor: float) -> TirExpr:
-        """A division by a number as a product: that takes a tenth of the time. References allow for what it rounds;
-        where nothing decides by it (``has_steps``), nobody sees more than that."""
-        left = self.value(dividend, "float32")
-        left = fenced(left) if _may_be_zero(dividend) else left
-        if _LEAST <= abs(divisor) <= 1 / _LEAST:
-            return left * constant(1 / divisor, "float32", self.lanes)
-        return left / constant(divisor, "float32", self.lanes)
 
     def _call(self, expr: ast.Call, dtype: str) -> TirExpr:
         if expr.function == "where":
