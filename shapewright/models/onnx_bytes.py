@@ -29,7 +29,8 @@ class Spelling:
     nodes: list[Node] = field(default_factory=list)
 
     def add(self, op: str, inputs: Sequence[Input], shape: Shape, dtype: str = FLOAT, **attrs: Any) -> str:
-        name = f"{self.outputs[0]}:{len(self.nodes)}"
+        # Exporters have names like y:0 themselves.
+        name = f"{self.outputs[0]} (step {len(self.nodes)})"
         self.nodes.append(Node(name, op, tuple(inputs), attrs, shape, dtype, place=self.place))
         return name
 

@@ -135,6 +135,17 @@ def test_numbers_are_rounded_to_even_and_saturate(dtype: str, zero: int) -> None
     assert "out" in found.compared
 
 
+def test_values_may_be_called_as_exporters_call_them() -> None:
+    nodes = [
+        node("QuantizeLinear", "x s z", "y"),
+        node("Relu", "x", "y:0"),
+        node("DequantizeLinear", "y s z", "y:1"),
+        node("Add", "y:0 y:1", "out"),
+    ]
+    model = built(nodes, {"x": X.shape}, {"s": np.float32(0.02), "z": np.uint8(3)}, opset=19)
+    assert "out" in checked(model, X).compared
+
+
 def test_a_product_of_bytes_is_quantised_again() -> None:
     nodes = [
         node("QuantizeLinear", "x xs xz", "q"),

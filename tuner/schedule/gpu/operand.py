@@ -92,7 +92,7 @@ class Step:
             tile = Value(text, stored_type(self.product, expr), frozenset({0, 1}))
             if has_k_last != (dims["k"] == 1):
                 tile = Value(f"{tile.text}.T", tile.dtype, tile.dims)
-            return self._as_multiplied(self.writer.bind(tile, "tile"), expr, is_rounded=True)
+            return self._as_multiplied(self.writer.bind(tile, "tile"), expr, is_rounded=tile.dtype == "float32")
         value = self._magic(expr, role, dims) or self._tile(expr, role, dims, 2)
         if value.dims != {0, 1}:
             value = Value(f"tl.broadcast_to({value.text}, ({shape[0]}, {shape[1]}))", value.dtype, frozenset({0, 1}))
@@ -265,7 +265,8 @@ class Step:
         block = (self.emitter.block[groups[0]], self.emitter.block[groups[1]])
         name = f"d_{expr.tensor}"
         shape = (self.emitter.host(groups[0]), self.emitter.host(groups[1]))
-        found = Descriptor(name, expr.tensor, tensor.dtype, shape, block, self._is_rounded(expr))
+        is_rounded = self._is_rounded(expr) and tensor.dtype == "float32"
+        found = Descriptor(name, expr.tensor, tensor.dtype, shape, block, is_rounded)
         if found not in self.emitter.descriptors:
             self.emitter.descriptors.append(found)
         return name, has_k_last

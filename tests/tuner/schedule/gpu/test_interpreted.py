@@ -72,6 +72,13 @@ def test_products_in_tf32(interpreter: ProcessPoolExecutor, name: str) -> None:
         assert (found == []) is is_right
 
 
+def test_products_in_tf32_by_bytes(interpreter: ProcessPoolExecutor) -> None:
+    program = {"program": "out[m, n] = sum(k) x[m, k] * w[n, k]", "extents": {"m": "T", "n": 32, "k": 64}}
+    workload = workload_from_json(program | {"dtype": {"x": "float32", "w": "int8", "out": "float32"}, "tf32": True})
+    shapes = [{"m": size} for size in (1, 19)]
+    assert interpreter.submit(problems, workload, TF32["by descriptors"], shapes).result(TIMEOUT_S) == []
+
+
 def test_attention_in_tf32(interpreter: ProcessPoolExecutor) -> None:
     args = {"b": 1, "h": 2, "i": "T", "j": "S", "d": 16}
     workload = workload_from_json({"op": "attention", "args": args, "tf32": True})

@@ -103,6 +103,17 @@ def test_descriptors_round_to_tf32_on_the_way(precision: str, warps: int, count:
     assert all(each.is_rounded is (precision == "tf32") for each in launch.function.descriptors)
 
 
+def test_descriptors_round_floats_alone() -> None:
+    """Bytes are brought as they are, also where what they are multiplied by is rounded."""
+    workload = workload_from_json({
+        "program": "out[m, n] = sum(k) x[m, k] * w[n, k]", "extents": {"m": "T", "n": 64, "k": 64}, "tf32": True,
+        "dtype": {"x": "float32", "w": "int8", "out": "float32"},
+    })  # fmt: skip
+    tiling = Tiling(64, 64, 32, precision="tf32", descriptors=True)
+    (launch,) = emit(workload, Choices(product=tiling)).launches
+    assert {each.tensor: each.is_rounded for each in launch.function.descriptors} == {"x": True, "w": False}
+
+
 @pytest.mark.parametrize(("warps", "brought"), [(4, {"x", "w"}), (8, {"x"})])
 def test_eight_warps_convert_nothing_that_a_descriptor_brings(warps: int, brought: set[str]) -> None:
     """Their products were wrong on one H200: the next tile came before all warps had read the last one."""
