@@ -102,7 +102,7 @@ class Bert(nn.Module):  # type: ignore[misc]
         self.pooler = nn.Linear(width, width)
 
     def forward(self, words: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        places = torch.arange(words.shape[1]).unsqueeze(0)
+        places = torch.arange(words.shape[1], device=words.device).unsqueeze(0)
         x = self.norm(self.words(words) + self.places(places) + self.kinds(torch.zeros_like(words)))
         for layer in self.layers:
             x = layer(x)

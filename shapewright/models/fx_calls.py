@@ -39,13 +39,17 @@ class Call:
         """An argument that is a tensor, a number or nothing. Raises CannotLift for others."""
         return self.input_of(self.arg(name))
 
-    def rank(self, name: str) -> int:
-        """Axes of the tensor that is given for ``name``. Raises CannotLift where its shape is not known."""
+    def shape_of(self, name: str) -> Shape:
+        """The shape of the tensor that is given for ``name``. Raises CannotLift where it is not known."""
         source = self.tensor(name)
         shape = self.nodes[source].shape if isinstance(source, str) else None
         if shape is None:
             raise CannotLift(f"the shape of {source} is not known")
-        return len(shape)
+        return shape
+
+    def rank(self, name: str) -> int:
+        """Axes of the tensor that is given for ``name``. Raises CannotLift where its shape is not known."""
+        return len(self.shape_of(name))
 
     def check_read(self, *without_meaning: str) -> None:
         """Raise CannotLift for an argument that was not read and is not its default."""

@@ -74,11 +74,20 @@ def _safe_softmax(call: Call) -> Translated:
     return Translated("softmax", (call.tensor("self"),), {"axis": call.arg("dim"), "safe": True})
 
 
-def _attention(call: Call) -> Translated:
-    if call.arg("dropout_p"):
-        raise CannotLift("it has dropout")
-    inputs = (*map(call.tensor, ("query", "key", "value", "attn_mask")),)
-    return Translated("attention", inputs, {"causal": call.arg("is_causal"), "scale": call.arg("scale")})
+def _attention(mask: str | None, *, at_the_end: bool = False) -> Translation:
+    """``mask``: the argument that is one. ``at_the_end``: of kernels that have the last query see all keys, whatever
+    their number; ours, and those of PyTorch's CPU, count from the first one."""
+
+    def translate(call: Call) -> Translated:
+        if call.arg("dropout_p"):
+            raise CannotLift("it has dropout")
+        causal = call.arg("is_causal")
+        inputs = (*map(call.tensor, ("query", "key", "value")), None if mask is None else call.tensor(mask))
+        if at_the_end and causal and call.shape_of("query")[-2] != call.shape_of("key")[-2]:
+            raise CannotLift("it is causal, and has not as many queries as keys")
+        return Translated("attention", inputs, {"causal": causal, "scale": call.arg("scale")})
+
+    return translate
 
 
 def _reduce(kind: str, *, over_all: bool = False, has_dtype: bool = True) -> Translation:
@@ -261,6 +270,14 @@ SELF_ALONE = (
 )
 BINARY = {"mul": ("Tensor", "Scalar"), "div": ("Tensor", "Scalar"), "maximum": ("default",), "minimum": ("default",)}
 
+ATTENTION = {
+    "aten._scaled_dot_product_flash_attention_for_cpu.default": _attention("attn_mask"),
+    "aten._scaled_dot_product_efficient_attention.default": _attention("attn_bias"),
+    "aten._scaled_dot_product_flash_attention.default": _attention(None, at_the_end=True),
+    "aten._scaled_dot_product_cudnn_attention.default": _attention("attn_bias", at_the_end=True),
+}
+"""What ``scaled_dot_product_attention`` becomes on a CPU and on GPUs."""
+
 TRANSLATIONS: Mapping[str, Translation] = {
     "aten.mm.default": _product("matmul", "self", "mat2"),
     "aten._int_mm.default": _product("int_matmul", "self", "mat2"),
@@ -275,7 +292,7 @@ TRANSLATIONS: Mapping[str, Translation] = {
     "aten._native_batch_norm_legit_no_training.default": _batch_norm,
     "aten._softmax.default": _softmax,
     "aten._safe_softmax.default": _safe_softmax,
-    "aten._scaled_dot_product_flash_attention_for_cpu.default": _attention,
+    **ATTENTION,
     **{f"aten.{kind}.default": _reduce(kind, over_all=True) for kind in ("sum", "mean")},
     "aten.sum.dim_IntList": _reduce("sum"),
     "aten.mean.dim": _reduce("mean"),
@@ -332,5 +349,7 @@ WITHOUT_MEANING: Mapping[str, tuple[str, ...]] = {
     "aten._native_batch_norm_legit_no_training.default": ("momentum",),
     "aten.copy.default": ("non_blocking",),
     "aten._to_copy.default": ("non_blocking",),
+    # Of the first output, which alone is lifted.
+    **dict.fromkeys(ATTENTION, ("compute_log_sumexp", "return_debug_mask")),
 }
 """Arguments that change nothing of what an operator computes."""

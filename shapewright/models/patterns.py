@@ -14,15 +14,16 @@ from typing import Any
 from shapewright.models.byte_patterns import BYTE_PATTERNS, Bound, Made
 from shapewright.models.defects import defect
 from shapewright.models.elementwise import COMMUTATIVE
-from shapewright.models.graph import OUTPUT, Graph, Input, Node
+from shapewright.models.graph import OUTPUT, VIEWS, Graph, Input, Node
 from shapewright.models.operands import swapped
 from shapewright.models.parts import part
+from tuner.program.language.rounding import SHORT_FLOATS
 
 Pattern = Any
 """``("op", pattern, ...)``, a number, a name, or a list of patterns of which one must match."""
 CLOSE = 1e-4
 """How far a constant may be from the one that is meant, relative to it: models round them to float32, and less."""
-ROUNDS = 3
+ROUNDS = 5
 """A pattern may hold what another one made: attention a softmax, a norm a square."""
 
 
@@ -55,8 +56,14 @@ def recognised(graph: Graph) -> Graph:
                 gone |= names - {root.name}
         if not gone and nodes == graph.nodes:
             return graph
-        graph = Graph({name: node for name, node in nodes.items() if name not in gone}, graph.outputs)
+        graph = _read(Graph({name: node for name, node in nodes.items() if name not in gone}, graph.outputs))
     return graph
+
+
+def _read(graph: Graph) -> Graph:
+    """The graph without views that nothing reads any more."""
+    unread = {node.name for node in graph if node.op in VIEWS and not graph.readers(node.name)}
+    return Graph({node.name: node for node in graph if node.name not in unread}, graph.outputs) if unread else graph
 
 
 def _inner(graph: Graph, found: Node) -> set[str]:
@@ -208,6 +215,8 @@ PRODUCT = [
 ]
 SCALED = [("mul", PRODUCT, "scale"), ("div", PRODUCT, "part"), PRODUCT]
 ATTENTION = ("matmul", ("softmax", [("add", SCALED, "mask"), SCALED]), "v")
+WIDE_ATTENTION = ("cast", ("attention", ("cast", "q"), ("cast", "k"), ("cast", "v"), "mask"))
+"""What PyTorch makes of attention for which a GPU has no kernel of its own."""
 
 
 def _unary(op: str) -> Callable[[Graph, Node, Bound], Made]:
@@ -273,6 +282,18 @@ def _attention(graph: Graph, root: Node, bound: Bound) -> Made:
     nan_rows = not graph.source(root.inputs[0]).attrs.get("safe", False)
     attrs = {"causal": False, "scale": scale, "transposed_keys": not is_swapped, "nan_rows": nan_rows}
     return "attention", (q, keys.inputs[0] if is_swapped else k, v, mask), attrs
+
+
+def _narrow_attention(graph: Graph, root: Node, bound: Bound) -> Made:
+    """Attention of short floats, of which products and sums are float32 anyway, and whose weights may be rounded. Where
+    a model itself asks for float32 it stays: the softmax is then no safe one."""
+    attrs, mask = graph.source(root.inputs[0]).attrs, bound["mask"]
+    dtypes = {graph[str(bound[name])].dtype for name in "qkv"} | (
+        {graph[mask].dtype} if isinstance(mask, str) else set()
+    )
+    if attrs.get("nan_rows") is not False or dtypes != {root.dtype} or root.dtype not in SHORT_FLOATS:
+        return None
+    return "attention", (bound["q"], bound["k"], bound["v"], mask), attrs
 
 
 def _batched(graph: Graph, root: Node, bound: Bound) -> Made:
@@ -362,5 +383,6 @@ REWRITES = (
     Rewrite(PLAIN_RMS_NORM, _norm("rms_norm")),
     Rewrite(ROTARY, _rotary),
     Rewrite(ATTENTION, _attention),
+    Rewrite(WIDE_ATTENTION, _narrow_attention),
 )
 """Tried in this order at every node."""

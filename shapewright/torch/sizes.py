@@ -15,6 +15,7 @@ import torch
 from torch import fx
 
 from shapewright.models.fx import graph_of
+from shapewright.models.fx_operators import ATTENTION
 from shapewright.models.lifted import Lifting
 from shapewright.models.lifting import lift_graph
 from shapewright.sources.finder import Finder
@@ -61,7 +62,7 @@ def agree(module: fx.GraphModule) -> None:
     The operator computes nothing of sense otherwise, so the guard that this adds costs no compilation.
     """
     for node in module.graph.nodes:
-        if node.target is torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default:
+        if str(node.target) in ATTENTION:
             keys, values = (node.args[place].meta["val"].shape for place in (1, 2))
             for one, other in zip(keys[:3], values[:3], strict=True):
                 if _hint(one) == _hint(other) is not None:

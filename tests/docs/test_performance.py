@@ -25,7 +25,7 @@ TEXT = PAGE.read_text()
 FILES = sorted(found[2] for found in BLOCK.findall(TEXT) if found[2])
 ON_A_GPU = {
     "h100-products.json.gz", "h200-emitted.json.gz", "h100-libraries.json.gz", "h100-trials.json.gz",
-    "h100-theory.json.gz", "h100-bundles.json.gz",
+    "h100-theory.json.gz", "h100-bundles.json.gz", "h100-searched.json.gz", "h100-models.json.gz",
 }  # fmt: skip
 """What decision pages are about."""
 FIGURE = re.compile(r"\d[\d.,]*\s?(?:x|us|ms|ns|GFLOP/s|GB/s|requests/s|records/s|trials/s)\b")

@@ -35,6 +35,9 @@ from tuner.measure.verification.verify import cases
 from tuner.program.language.arrays import NUMPY
 from tuner.records import ErrorKind
 
+# Layouts import it as they pack: a bundle holds what its runner imports.
+from tuner.schedule import matrices  # noqa: F401
+
 OPEN_S = 120.0
 """How long a driver may take to begin with an entry."""
 END_S = 10.0

@@ -64,9 +64,14 @@ def values_of(program: Any, inputs: Sequence[Any]) -> dict[str, Any]:
     held = constants_of(program)
     given = iter(inputs)
     order = [held[s.arg.name] if s.target is not None else next(given) for s in program.graph_signature.input_specs]
-    recording = _Recording(program.graph_module)
+    return recorded(program.graph_module, order)
+
+
+def recorded(module: Any, inputs: Sequence[Any]) -> dict[str, Any]:
+    """Every node's value of a graph that has no constants."""
+    recording = _Recording(module)
     with torch.no_grad():
-        recording.run(*order)
+        recording.run(*inputs)
     return recording.values
 
 
@@ -85,11 +90,9 @@ def check_values(program: Any, lifting: Lifting, inputs: Sequence[Any]) -> None:
 
 def compare(module: Any, lifting: Lifting, inputs: Sequence[Any]) -> None:
     """The same for a graph of fixed sizes that has no constants."""
-    recording = _Recording(module)
-    with torch.no_grad():
-        recording.run(*inputs)
+    values = recorded(module, inputs)
     for op in lifting.ops:
-        found, right = reference(op, recording.values, {}), recording.values[op.output].numpy()
+        found, right = reference(op, values, {}), values[op.output].numpy()
         assert found.shape == right.shape, f"{op.nodes} {op.workload}"
         np.testing.assert_allclose(found, right, rtol=CLOSE, atol=CLOSE, err_msg=f"{op.nodes} {op.workload}")
 

@@ -3,6 +3,7 @@ library and NumPy, and nothing else."""
 
 from __future__ import annotations
 
+import ast
 import json
 import pickle
 import shutil
@@ -335,3 +336,34 @@ def test_packages_that_a_host_lacks_are_imported_by_none_of_its_modules(packed: 
     assert not any(
         line.startswith(("import tvm", "from tvm", "import torch")) for text in sources for line in text.splitlines()
     )
+
+
+def test_weights_are_packed_with_the_modules_of_a_bundle_alone(packed: tuple[Path, Written]) -> None:
+    script = (
+        "import sys, numpy as np, tuner.bundle.host\n"
+        "from tuner.schedule.layout import layout_from_json\n"
+        "layout = layout_from_json({'kind': 'matrix', 'dims': [2, 3], 'order': [1, 0], 'matrix': [3, 2]})\n"
+        "print(tuner.__path__[0], layout.pack(np.arange(6.0).reshape(2, 3)).tolist())\n"
+    )
+    environment = {"PYTHONPATH": str(packed[0])}
+    command, there = [sys.executable, "-P", "-c", script], packed[0]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=RUN_S, env=environment, cwd=there, check=False
+    )
+    assert done.stdout == f"{packed[0] / 'tuner'} [[0.0, 3.0], [1.0, 4.0], [2.0, 5.0]]\n", done.stderr
+
+
+LATER = {"tuner.program.job.documents", "tuner.schedule.registry", "tuner.schedule.rule"}
+"""Imported within functions of a bundle's modules that its runner never calls: of manifests, and of searches."""
+
+
+def test_what_modules_of_a_bundle_import_later_is_in_it(packed: tuple[Path, Written]) -> None:
+    root = packed[0]
+    sources = {
+        path.relative_to(root).with_suffix(""): ast.parse(path.read_text()) for path in root.rglob("tuner/**/*.py")
+    }
+    names = {".".join(path.parts).removesuffix(".__init__") for path in sources}
+    wanted = {node.module for tree in sources.values() for node in ast.walk(tree)
+              if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("tuner")}  # fmt: skip
+    assert len(wanted) > 40
+    assert wanted - names <= LATER

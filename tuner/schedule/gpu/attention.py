@@ -1,7 +1,8 @@
 """Attention as one Triton kernel with an online softmax: rows of a tile see columns block after block.
 
 Scores are any expression of the products; blocks that a bound of the columns hides from all rows of a tile are left
-out. Weights of two bytes are multiplied as the sum of two such numbers where ``is_exact``, or rounded to one.
+out. Weights are rounded to the two bytes of the values where programs allow that, or else multiplied as the sum of two
+such numbers.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from tuner.program.language.expr import Read
 from tuner.program.language.notation import Stage
+from tuner.program.language.rounding import rounded_weights
 from tuner.program.language.workload import Workload
 from tuner.schedule.gpu.flat import axes_of, function
 from tuner.schedule.gpu.functions import TYPES
@@ -23,6 +25,8 @@ SHORT = ("float16", "bfloat16")
 MAX_KEPT = 256
 """The largest d whose rows of q are kept; beyond, and where it is dynamic, products are summed in blocks."""
 LOG2_E = 1.4426950408889634
+ROWS_OF_WARP = 16
+"""Rows that a warp multiplies at once: where there are fewer than for all warps, several share a row."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +40,12 @@ class AttentionTile:
     num_warps: int = 4
     num_stages: int = 2
     precision: str = "ieee"
-    is_exact: bool = True
+
+
+def splits_weights(workload: Workload, values: str) -> bool:
+    """Whether weights that are multiplied by values of this dtype take two numbers of it."""
+    dtypes = {name: tensor.dtype for name, tensor in workload.tensors.items()}
+    return values in SHORT and values not in rounded_weights(workload.program, dtypes).values()
 
 
 class AttentionEmitter:
@@ -57,6 +66,7 @@ class AttentionEmitter:
         self.multiplied = dtypes.pop() if len(dtypes) == 1 and dtypes <= set(SHORT) else "float32"
         v = workload.tensors[chain.v.tensor].dtype
         self.weighted = v if v in SHORT else "float32"
+        self.splits = splits_weights(workload, v)
 
     def launch(self) -> Launch:
         """The kernel: a program for each tile of rows, of each batch, and of each block of the output's own axis."""
@@ -173,7 +183,7 @@ class AttentionEmitter:
         dtype = TYPES[self.weighted]
         self.writer.line(f"high = shares.to({dtype})")
         self.writer.line(f"mixed = tl.dot(high, {v}, mixed)")
-        if tile.is_exact:
+        if self.splits:
             self.writer.line(f"low = (shares - high.to(tl.float32)).to({dtype})")
             self.writer.line(f"mixed = tl.dot(low, {v}, mixed)")
 

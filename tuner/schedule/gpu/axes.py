@@ -8,7 +8,7 @@ from functools import lru_cache, partial
 
 from tuner.errors import IllegalKernel
 from tuner.program.target.cuda import Gpu
-from tuner.schedule.gpu.attention import AttentionTile
+from tuner.schedule.gpu.attention import ROWS_OF_WARP, AttentionTile
 from tuner.schedule.gpu.costs import Rows, Stages
 from tuner.schedule.gpu.plan import Choices
 from tuner.schedule.gpu.program import GpuProgram
@@ -27,8 +27,8 @@ FEW_ROWS = (1, 2, 4)
 ROW_BLOCKS = (64, 128, 256, 512, 1024, 2048, 4096, 8192)
 LEAST_TILE, MOST_TILE = {8: 128 * 64}, {2: 64 * 32, 4: 256 * 128}
 """By warps the elements of a tile of a product."""
-ROWS_OF_WARP, UNBOUND_WARPS = 16, 4
-"""Rows of attention that each warp has, where there are more than so many."""
+SHARING_WARPS = 4
+"""Warps of attention that may share rows: more of them bring more at once, where there are few rows."""
 DEFAULTS: Mapping[str, int] = {
     "block_m": 64, "block_n": 64, "block_k": 32, "split_k": 1, "warps": 4, "stages": 3, "precision": TF32X3,
     "descriptors": 0, "parts": 1, "pack": 0,
@@ -121,7 +121,7 @@ def _of_attention(program: GpuProgram, gpu: Gpu) -> Iterator[Axis]:
     if widest > TILES[2]:
         values = (64, 128, 256)
         yield Axis("attention_values", "columns of the output of a program", values[: 1 + _first(values, widest)])
-    yield Axis("attention_warps", "warps of a program of attention", (4, 8))
+    yield Axis("attention_warps", "warps of a program of attention", (1, 2, 4, 8))
     yield Axis("attention_stages", "blocks whose loads are under way, and the one that is computed", (1, 2, 3, 4))
     if any(each.is_float32 for each in attentions):
         yield _precision("attention_precision", program)
@@ -186,7 +186,11 @@ def _problem(kernel: MicroKernel, program: GpuProgram, gpu: Gpu) -> str:
         if not least <= tile <= most and _has_cores(program):
             return f"{of['warps']} warps for a tile of {of['block_m']} x {of['block_n']}"
     warps = of.get("attention_warps", 0)
-    if warps > UNBOUND_WARPS and warps * ROWS_OF_WARP > of["attention_rows"]:
+    if 0 < warps < SHARING_WARPS and of["attention_rows"] >= SHARING_WARPS * ROWS_OF_WARP:
+        return (
+            f"{warps} warps for {of['attention_rows']} rows of attention, which a group of {SHARING_WARPS} multiplies"
+        )
+    if warps > SHARING_WARPS and warps * ROWS_OF_WARP > of["attention_rows"]:
         return f"{warps} warps for {of['attention_rows']} rows of attention"
     need = program.needs(choices, gpu)
     return "" if need is None else f"{kernel} needs {need}"

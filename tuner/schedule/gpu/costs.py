@@ -15,11 +15,11 @@ from tuner.program.language.expr import Expr, Read, axes_of, reads
 from tuner.program.language.notation import Stage
 from tuner.program.language.workload import Workload
 from tuner.program.target.cuda import WARP, Gpu
-from tuner.schedule.gpu.attention import MAX_KEPT, SHORT, AttentionTile
+from tuner.schedule.gpu.attention import MAX_KEPT, ROWS_OF_WARP, SHORT, AttentionTile, splits_weights
 from tuner.schedule.gpu.plan import Choices, Found
 from tuner.schedule.gpu.pricing import Dims, Priced, column, operand_bytes, operations, seconds_of, size_of
 from tuner.schedule.gpu.stages import Blocks, is_unrolled
-from tuner.schedule.gpu.theory import FMA_SHARE, OTHER_REGISTERS, TENSOR_SHARE, TF32X3_SHARE
+from tuner.schedule.gpu.theory import FMA_SHARE, OTHER_REGISTERS, TF32X3_SHARE
 from tuner.schedule.gpu.work import (
     BYTES_PER_CYCLE,
     CACHED_SHARE,
@@ -34,10 +34,14 @@ from tuner.schedule.gpu.work import (
 from tuner.schedule.rule import Extents
 from tuner.schedule.rules.attention.visible import visible
 
-SCORE_OPERATIONS, EXPONENTS_PER_CYCLE = 12.0, 16.0
-"""Of the softmax for each score; exponentials of an SM in a cycle."""
-FLOAT32_SHARE = 0.5
-"""Of the rate of tensor cores where float32 is multiplied: weights come from registers."""
+EXPONENTS_PER_CYCLE = 16.0
+"""Exponentials of an SM in a cycle: of a softmax the rest runs beside them."""
+MIXED_SHARE, ATTENTION_HEAD_S = 0.5, 2.0e-6
+"""Of the rate of tensor cores where scores are needed before anything is multiplied by them; what attention takes to
+bring its rows, and to divide them in the end."""
+CROSSING_S, LEAST_COLUMNS = 0.3e-6, 32
+"""Of a step whose rows several warps share, which reduce them through shared memory; columns below which an instruction
+waits for its rows. Not fitted: no such kernel was timed."""
 LIVE, FEW_REGISTERS = 3.0, 24
 """Values of an element that elementwise code keeps at once, and registers of a thread beside those."""
 REDUCED_BYTES = 1024
@@ -75,6 +79,7 @@ class Attention(Priced):
         self.multiplied = keys.pop() if len(keys) == 1 and keys <= set(SHORT) else "float32"
         values = workload.tensors[chain.v.tensor].dtype
         self.weighted = values if values in SHORT else "float32"
+        self.mixings = 2.0 if splits_weights(workload, values) else 1.0
 
     @property
     def is_float32(self) -> bool:
@@ -90,8 +95,7 @@ class Attention(Priced):
         """Of an SM."""
         if dtype == "float32" and tile.precision == "ieee":
             return gpu.fma_flops_s() * FMA_SHARE / gpu.sms
-        share = TENSOR_SHARE * (FLOAT32_SHARE if dtype == "float32" else 1.0)
-        share *= TF32X3_SHARE if dtype == "float32" and tile.precision == "tf32x3" else 1.0
+        share = MIXED_SHARE * (TF32X3_SHARE if dtype == "float32" and tile.precision == "tf32x3" else 1.0)
         return gpu.tensor_flops_s("tf32" if dtype == "float32" else dtype) * share / gpu.sms
 
     def _at_once(self, gpu: Gpu, tile: AttentionTile) -> int:
@@ -113,15 +117,18 @@ class Attention(Priced):
         summed = np.ceil(d / depth) * depth
         # What an instruction on tiles takes at least.
         padded = np.maximum(rows, min(gpu.architecture.matrix_rows, 64))
-        twice = column(1.0 + (each.is_exact and self.weighted in SHORT) for each in tiles)
-        scores_s = 2 * padded * columns * summed / column(self._flops_s(gpu, self.multiplied, t) for t in tiles)
-        mixed_s = 2 * padded * columns * width * twice / column(self._flops_s(gpu, self.weighted, t) for t in tiles)
-        softmax = rows * columns * (SCORE_OPERATIONS + gpu.architecture.fma_lanes / EXPONENTS_PER_CYCLE)
+        multiplied = np.maximum(columns, LEAST_COLUMNS)
+        scores_s = 2 * padded * multiplied * summed / column(self._flops_s(gpu, self.multiplied, t) for t in tiles)
+        mixed_s = (
+            2 * padded * multiplied * width * self.mixings / column(self._flops_s(gpu, self.weighted, t) for t in tiles)
+        )
+        softmax = rows * columns * (gpu.architecture.fma_lanes / EXPONENTS_PER_CYCLE)
+        crossing = column(CROSSING_S * (each.num_warps * ROWS_OF_WARP > each.rows) for each in tiles)
         work = Work(
             programs=np.asarray(np.ceil(i / rows) * np.ceil(e / width) * batch),
             steps=np.asarray(np.ceil(visible(chain, extents) / columns)),
             step_s=scores_s + mixed_s + seconds_of(gpu, softmax),
-            beside_s=np.array(STEP_S),
+            beside_s=STEP_S + crossing,
             loaded=columns * (summed * keys + width * values),
             stored=rows * width * _stored_bytes(self.workload, self.workload.program.stages),
             store_rate=TILES_STORED,
@@ -130,6 +137,8 @@ class Attention(Priced):
             in_flight=column(max(each.num_stages - 1, 1) for each in tiles),
             rate=np.asarray(BYTES_PER_CYCLE),
             more_s=np.zeros(1),
+            longest=np.asarray(np.ceil(np.asarray(extents[chain.axis["j"]], np.float64) / columns)),
+            head_s=ATTENTION_HEAD_S,
         )
         return work.seconds(gpu, is_flushed)
 

@@ -48,6 +48,8 @@ SHARES_S = 3.4e-6
 FLOAT32_BYTES = 4
 GROUP = 4
 """Warps that take an instruction together."""
+TENSOR_CORES, TILE_OF_WARP = 4, (16, 8)
+"""Of an SM, each of which multiplies for other warps; rows and columns that a warp multiplies at least."""
 
 
 @dataclass(frozen=True)
@@ -171,6 +173,7 @@ def work_of(
         at_once=column(occupancy(gpu, tiling, what.size, used) for tiling, what in pairs),
         in_flight=column(max(each.num_stages - 1, 1) for each in tilings),
         rate=column(BYTES_BY_DESCRIPTOR if each.descriptors and has_tma else BYTES_PER_CYCLE for each in tilings),
+        filling=column(max(TENSOR_CORES / _multiplying_warps(each), 1.0) for each in tilings),
         more_s=np.where(split > 1, SHARES_S + added_s(gpu, m * n * batch, split, size), 0.0),
     )
 
@@ -181,6 +184,13 @@ def added_s(gpu: Gpu, results: Floats, split: Floats, size: Floats) -> Floats:
     of_memory = MEMORY_SHARE * gpu.memory_bytes_s
     of_cache = L2_BYTES_PER_CYCLE * gpu.clock_mhz * 1e6 * gpu.sms
     return (shares + results * size) / np.where(shares > CACHED_SHARE * gpu.l2_bytes, of_memory, of_cache)
+
+
+def _multiplying_warps(tiling: Tiling) -> int:
+    """Those that have products of their own: there are no more than smallest tiles."""
+    rows, columns = TILE_OF_WARP
+    tiles = (tiling.block_m // rows) * (tiling.block_n * tiling.parts // columns)
+    return min(tiling.num_warps, max(tiles, 1)) if tiling.dot else tiling.num_warps
 
 
 def _has_cores(what: Multiplied, tiling: Tiling) -> bool:

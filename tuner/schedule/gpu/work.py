@@ -42,10 +42,12 @@ RESERVED_SHARED = 1024
 class Work:
     """What launches have to do, each number [kernels, shapes] or what is broadcast to it.
 
-    ``programs`` of ``steps``; ``step_s``: the arithmetic of a step, alone on an SM; ``beside_s``: what it takes beside
-    that; ``loaded``: its bytes from L2, at ``rate`` bytes in a cycle; ``stored``: bytes at the end of a program, at
-    ``store_rate``; ``distinct``: bytes of all operands, once; ``at_once``: programs that an SM holds, 0 where one does
-    not fit; ``in_flight``: steps whose loads are under way; ``more_s``: of further launches.
+    ``programs`` of ``steps``, in the mean where they are unlike, and of ``longest`` steps the longest of these;
+    ``head_s``: of a program before its first load; ``step_s``: the arithmetic of a step, alone on an SM; ``beside_s``:
+    what it takes beside that; ``loaded``: its bytes from L2, at ``rate`` bytes in a cycle; ``stored``: bytes at the end
+    of a program, at ``store_rate``; ``distinct``: bytes of all operands, once; ``at_once``: programs that an SM holds,
+    0 where one does not fit; ``filling``: those that keep all its tensor cores busy; ``in_flight``: steps whose loads
+    are under way; ``more_s``: of further launches.
     """
 
     programs: Floats
@@ -60,6 +62,9 @@ class Work:
     in_flight: Floats
     rate: Floats
     more_s: Floats
+    filling: Floats | float = 1.0
+    longest: Floats | None = None
+    head_s: float = PROLOGUE_S
 
     def seconds(self, gpu: Gpu, is_flushed: bool = False) -> Floats:
         """[kernels, shapes]; inf for what does not fit. ``is_flushed``: calls find their operands in memory."""
@@ -67,19 +72,25 @@ class Work:
         by_sm = np.ceil(self.programs / gpu.sms)
         at_once = np.minimum(np.maximum(self.at_once, 1.0), np.maximum(by_sm, 1.0))
         waves, rest = np.floor(by_sm / at_once), by_sm % at_once
-        sm = waves * self._program_s(at_once, clock) + np.where(rest > 0, self._program_s(rest, clock), 0.0)
+        last = np.where(rest > 0, self._program_s(rest, self.steps, clock), 0.0)
+        sm = waves * self._program_s(at_once, self.steps, clock) + last
+        if self.longest is not None:
+            sm = np.maximum(sm, self._program_s(np.ones(1), self.longest, clock))
         traffic = self.programs * self.steps * self.loaded / (L2_BYTES_PER_CYCLE * clock * gpu.sms)
         is_of_memory = is_flushed | (self.distinct > CACHED_SHARE * gpu.l2_bytes)
         memory = np.where(is_of_memory, self.distinct / (MEMORY_SHARE * gpu.memory_bytes_s), 0.0)
         total = LAUNCH_S + _norm(sm, traffic, memory) + self.more_s
         return np.asarray(np.where(self.at_once > 0, total, math.inf))
 
-    def _program_s(self, count: Floats, clock: float) -> Floats:
-        """``count`` programs at once on an SM."""
+    def _program_s(self, count: Floats, steps: Floats, clock: float) -> Floats:
+        """``count`` programs of so many ``steps`` at once on an SM."""
         loading = count * self.loaded / (self.rate * clock)
-        step = _norm(count * self.step_s + self.beside_s, loading, LATENCY_S / np.maximum(self.in_flight, 1.0))
-        head = PROLOGUE_S + LATENCY_S + loading
-        return np.asarray(head + self.steps * step + count * self.stored / (self.store_rate * clock))
+        busy = np.maximum(count, self.filling) * self.step_s + self.beside_s
+        step = _norm(busy, loading, LATENCY_S / np.maximum(self.in_flight, 1.0))
+        # A tile is free for the next load when its products are done: with two, and no other program, the SM waits.
+        step = step + np.where((self.in_flight <= 1) & (count <= 1), np.minimum(busy, loading), 0.0)
+        head = self.head_s + LATENCY_S + loading
+        return np.asarray(head + steps * step + count * self.stored / (self.store_rate * clock))
 
 
 def _norm(*values: Floats) -> Floats:

@@ -32,7 +32,7 @@ PROGRAMS: dict[str, tuple[dict[str, Any], Choices, bool]] = {
     ),
     "attention": (
         {"op": "attention", "args": {"b": 2, "h": 4, "i": "T", "j": "T", "d": 64, "causal": True}, "dtype": "float16"},
-        Choices(attention=AttentionTile(64, 32, num_warps=4, is_exact=False)), True,
+        Choices(attention=AttentionTile(64, 32, num_warps=4)), True,
     ),
     "softmax": (
         {"op": "softmax", "args": {"m": "T", "n": 1024}, "dtype": "float16"}, Choices(rows=RowTile(2, 1024)), False,

@@ -139,7 +139,9 @@ def kernels_timed(file: str) -> Iterator[tuple[Workload, NDArray[np.float64], ND
             yield workload, np.sum(list(found.values()), axis=0)[:, 0], medians
 
 
-@pytest.mark.parametrize(("file", "share", "of_three"), [("trials", 1.08, 1.02), ("bundles", 1.09, 1.04)])
+@pytest.mark.parametrize(
+    ("file", "share", "of_three"), [("trials", 1.08, 1.02), ("bundles", 1.09, 1.04), ("searched", 1.08, 1.04)]
+)
 def test_theory_ranks_what_an_h100_timed(file: str, share: float, of_three: float) -> None:
     """Products, whose kernels searches tried and bundles had, as a device times them; they were fitted to."""
     losses, first = [], []

@@ -19,11 +19,10 @@ def attention() -> Iterator[Block]:
              (128, 128, 8, 3), (64, 128, 4, 3)]  # fmt: skip
     short = {
         f"{rows}-{columns}-{warps}-{stages}-rounded": Choices(
-            attention=AttentionTile(rows, columns, num_warps=warps, num_stages=stages, is_exact=False)
+            attention=AttentionTile(rows, columns, num_warps=warps, num_stages=stages)
         )
         for rows, columns, warps, stages in tiles
     }
-    short["128-64-8-3-split"] = Choices(attention=AttentionTile(128, 64, num_warps=8, num_stages=3, is_exact=True))
     long = {
         f"{rows}-{columns}-{warps}-2-{precision}": Choices(
             attention=AttentionTile(rows, columns, num_warps=warps, num_stages=2, precision=precision)
