@@ -109,8 +109,10 @@ class Attention(Priced):
         self, gpu: Gpu, choices: Sequence[Choices], dims: Dims, extents: Extents, is_flushed: bool
     ) -> Floats:  # fmt: skip
         chain, tiles = self.chain, [each.attention for each in choices]
-        i, e, d = (np.asarray(extents[chain.axis[name]], np.float64) for name in "ied")
+        i, j, e, d = (np.asarray(extents[chain.axis[name]], np.float64) for name in "ijed")
         batch = size_of((self.workload.sizes[chain.axis[name]] for name in chain.batch), dims)
+        # Rows see about as many columns each where these begin later for later rows.
+        is_window = any(not bound.is_upper for bound in chain.mask.bounds)
         keys, values = DTYPES[self.multiplied].bytes, DTYPES[self.weighted].bytes
         rows, columns = column(each.rows for each in tiles), column(each.columns for each in tiles)
         depth, width = column(map(self.depth, tiles)), column(map(self.width, tiles))
@@ -137,7 +139,7 @@ class Attention(Priced):
             in_flight=column(max(each.num_stages - 1, 1) for each in tiles),
             rate=np.asarray(BYTES_PER_CYCLE),
             more_s=np.zeros(1),
-            longest=np.asarray(np.ceil(np.asarray(extents[chain.axis["j"]], np.float64) / columns)),
+            longest=None if is_window else np.asarray(np.ceil(j / columns)),
             head_s=ATTENTION_HEAD_S,
         )
         return work.seconds(gpu, is_flushed)
