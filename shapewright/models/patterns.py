@@ -50,7 +50,8 @@ def recognised(graph: Graph) -> Graph:
         gone: set[str] = set()
         for root in graph:
             found = _rewritten(graph, root) if root.name not in gone else None
-            if found is not None and not gone & set(found.covers):
+            # What another match has swallowed in this round is not there to be read.
+            if found is not None and not gone & {*found.covers, *found.sources}:
                 names = {each for each in found.covers if each in nodes} | _inner(graph, found)
                 nodes[root.name] = found
                 gone |= names - {root.name}
@@ -62,8 +63,9 @@ def recognised(graph: Graph) -> Graph:
 
 def _read(graph: Graph) -> Graph:
     """The graph without views that nothing reads any more."""
-    unread = {node.name for node in graph if node.op in VIEWS and not graph.readers(node.name)}
-    return Graph({node.name: node for node in graph if node.name not in unread}, graph.outputs) if unread else graph
+    while unread := {node.name for node in graph if node.op in VIEWS and not graph.readers(node.name)}:
+        graph = Graph({node.name: node for node in graph if node.name not in unread}, graph.outputs)
+    return graph
 
 
 def _inner(graph: Graph, found: Node) -> set[str]:
@@ -285,8 +287,13 @@ def _attention(graph: Graph, root: Node, bound: Bound) -> Made:
 
 
 def _narrow_attention(graph: Graph, root: Node, bound: Bound) -> Made:
-    """Attention of short floats, of which products and sums are float32 anyway, and whose weights may be rounded. Where
-    a model itself asks for float32 it stays: the softmax is then no safe one."""
+    """Attention of short floats, of which products and sums are float32 anyway, and whose weights may be rounded.
+
+    What a model casts to float32 by itself looks the same where PyTorch spells its attention out, and is rounded, too;
+    a softmax that it writes itself is no safe one, and stays.
+    """
+    if graph[str(root.inputs[0])].dtype != "float32":
+        return None
     attrs, mask = graph.source(root.inputs[0]).attrs, bound["mask"]
     dtypes = {graph[str(bound[name])].dtype for name in "qkv"} | (
         {graph[mask].dtype} if isinstance(mask, str) else set()

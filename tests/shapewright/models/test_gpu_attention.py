@@ -103,6 +103,7 @@ def _heads(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 SPELLED: dict[str, tuple[Function, list[tuple[int, ...]]]] = {
     "plain": (ATTENTION, [QUERIES, KEYS, KEYS]),
     "scaled": (lambda q, k, v: ATTENTION(q, k, v, scale=0.5), [QUERIES, KEYS, KEYS]),
+    "unscaled": (lambda q, k, v: ATTENTION(q, k, v, scale=1.0), [QUERIES, KEYS, KEYS]),
     "heads": (_heads, [(2, 5, 64), (2, 7, 64), (2, 7, 64)]),
     "added": (lambda q, k, v, mask: ATTENTION(q, k, v, attn_mask=mask), [QUERIES, KEYS, KEYS, (2, 1, 5, 7)]),
     "hidden": (lambda q, k, v, x: ATTENTION(q, k, v, attn_mask=x > 0), [QUERIES, KEYS, KEYS, (2, 1, 5, 7)]),
@@ -137,3 +138,29 @@ def test_float32_that_a_model_asks_for_stays() -> None:
 
     (found,) = on_cpu(wide, *halves(QUERIES, KEYS, KEYS)).ops
     assert {found.workload.tensors[name].dtype for name in "qkv"} == {"float32"}
+
+
+@pytest.mark.parametrize(("outer", "inner"), [("bfloat16", "float16"), ("float16", "bfloat16"), ("float16", "float64")])
+def test_dtypes_in_between_other_than_float32_stay(outer: str, inner: str) -> None:
+    """Rounding on the way, or none of it, is what the model asks for."""
+
+    def cast(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return ATTENTION(*(each.to(getattr(torch, inner)) for each in (q, k, v))).to(getattr(torch, outer))
+
+    inputs = halves(QUERIES, KEYS, KEYS, dtype=getattr(torch, outer))
+    with sdpa_kernel(SDPBackend.MATH):
+        module = traced(cast, *inputs)
+    found = {tensor.dtype for op in lift(module, frozenset(), target=TARGET).ops for tensor in op.workload.operands}
+    assert found <= {inner}
+
+
+def test_attention_whose_queries_are_weights_of_another_is_lifted_with_what_is_there() -> None:
+    def nested(q: Tensor, k: Tensor, u: Tensor, v: Tensor) -> Tensor:
+        return torch.softmax(torch.softmax(q @ k, -1) @ u, -1) @ v
+
+    module = traced(nested, *(each.float() for each in halves(*[(2, 2, 4, 4)] * 4)))
+    values = recorded(module, halves(*[(2, 2, 4, 4)] * 4, dtype=torch.float32))
+    lifting = lift(module, frozenset(), target=TARGET)
+    assert lifting.ops
+    for op in lifting.ops:
+        np.testing.assert_allclose(reference(op, values, {}), values[op.output], atol=1e-4)

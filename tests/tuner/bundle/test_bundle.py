@@ -338,19 +338,20 @@ def test_packages_that_a_host_lacks_are_imported_by_none_of_its_modules(packed: 
     )
 
 
-def test_weights_are_packed_with_the_modules_of_a_bundle_alone(packed: tuple[Path, Written]) -> None:
+def test_weights_are_packed_with_the_modules_of_a_bundle_alone(packed: tuple[Path, Written], tmp_path: Path) -> None:
+    bundle = copied(packed[0], tmp_path / "bundle")
     script = (
         "import sys, numpy as np, tuner.bundle.host\n"
         "from tuner.schedule.layout import layout_from_json\n"
         "layout = layout_from_json({'kind': 'matrix', 'dims': [2, 3], 'order': [1, 0], 'matrix': [3, 2]})\n"
         "print(tuner.__path__[0], layout.pack(np.arange(6.0).reshape(2, 3)).tolist())\n"
     )
-    environment = {"PYTHONPATH": str(packed[0])}
-    command, there = [sys.executable, "-P", "-c", script], packed[0]
+    environment = {"PYTHONPATH": str(bundle)}
+    command = [sys.executable, "-P", "-c", script]
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=RUN_S, env=environment, cwd=there, check=False
+        command, capture_output=True, text=True, timeout=RUN_S, env=environment, cwd=bundle, check=False
     )
-    assert done.stdout == f"{packed[0] / 'tuner'} [[0.0, 3.0], [1.0, 4.0], [2.0, 5.0]]\n", done.stderr
+    assert done.stdout == f"{bundle / 'tuner'} [[0.0, 3.0], [1.0, 4.0], [2.0, 5.0]]\n", done.stderr
 
 
 LATER = {"tuner.program.job.documents", "tuner.schedule.registry", "tuner.schedule.rule"}

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 
 from tuner.program.language.expr import Read
 from tuner.program.language.notation import Stage
-from tuner.program.language.rounding import rounded_weights
 from tuner.program.language.workload import Workload
 from tuner.schedule.gpu.flat import axes_of, function
 from tuner.schedule.gpu.functions import TYPES
@@ -42,16 +41,12 @@ class AttentionTile:
     precision: str = "ieee"
 
 
-def splits_weights(workload: Workload, values: str) -> bool:
-    """Whether weights that are multiplied by values of this dtype take two numbers of it."""
-    dtypes = {name: tensor.dtype for name, tensor in workload.tensors.items()}
-    return values in SHORT and values not in rounded_weights(workload.program, dtypes).values()
-
-
 class AttentionEmitter:
-    """Writes the kernel of one attention."""
+    """Writes the kernel of one attention. ``splits``: weights are multiplied as two short floats."""
 
-    def __init__(self, workload: Workload, chain: Chain, tile: AttentionTile, name: str, is_wide: bool) -> None:
+    def __init__(
+        self, workload: Workload, chain: Chain, tile: AttentionTile, name: str, is_wide: bool, splits: bool
+    ) -> None:  # fmt: skip
         self.workload, self.chain, self.name, self.is_wide = workload, chain, name, is_wide
         self.size = {name: workload.sizes[axis] for name, axis in chain.axis.items()}
         d, e = self.size["d"].constant, self.size["e"].constant
@@ -66,7 +61,7 @@ class AttentionEmitter:
         self.multiplied = dtypes.pop() if len(dtypes) == 1 and dtypes <= set(SHORT) else "float32"
         v = workload.tensors[chain.v.tensor].dtype
         self.weighted = v if v in SHORT else "float32"
-        self.splits = splits_weights(workload, v)
+        self.splits = splits
 
     def launch(self) -> Launch:
         """The kernel: a program for each tile of rows, of each batch, and of each block of the output's own axis."""

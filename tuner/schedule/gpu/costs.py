@@ -15,7 +15,7 @@ from tuner.program.language.expr import Expr, Read, axes_of, reads
 from tuner.program.language.notation import Stage
 from tuner.program.language.workload import Workload
 from tuner.program.target.cuda import WARP, Gpu
-from tuner.schedule.gpu.attention import MAX_KEPT, ROWS_OF_WARP, SHORT, AttentionTile, splits_weights
+from tuner.schedule.gpu.attention import MAX_KEPT, ROWS_OF_WARP, SHORT, AttentionTile
 from tuner.schedule.gpu.plan import Choices, Found
 from tuner.schedule.gpu.pricing import Dims, Priced, column, operand_bytes, operations, seconds_of, size_of
 from tuner.schedule.gpu.stages import Blocks, is_unrolled
@@ -79,7 +79,7 @@ class Attention(Priced):
         self.multiplied = keys.pop() if len(keys) == 1 and keys <= set(SHORT) else "float32"
         values = workload.tensors[chain.v.tensor].dtype
         self.weighted = values if values in SHORT else "float32"
-        self.mixings = 2.0 if splits_weights(workload, values) else 1.0
+        self.mixings = 2.0 if found.splits_weights else 1.0
 
     @property
     def is_float32(self) -> bool:

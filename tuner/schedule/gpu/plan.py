@@ -7,15 +7,16 @@ a stage that is none of these is one by itself. What one segment gives another i
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from tuner.program.language.dims import DimExpr
 from tuner.program.language.expr import reads
 from tuner.program.language.notation import Stage
 from tuner.program.language.program import Program
+from tuner.program.language.rounding import rounded_weights
 from tuner.program.language.workload import Workload
-from tuner.schedule.gpu.attention import AttentionEmitter, AttentionTile
+from tuner.schedule.gpu.attention import SHORT, AttentionEmitter, AttentionTile
 from tuner.schedule.gpu.contraction import Contraction, contractions
 from tuner.schedule.gpu.module import Launch, Module, Pack, Scratch, host_size
 from tuner.schedule.gpu.product import ProductEmitter
@@ -49,21 +50,36 @@ class Segment(Workload):
 
 @dataclass(frozen=True)
 class Found:
-    """What a segment is: one of these."""
+    """What a segment is: one of these. ``rounded``: sums of the whole workload whose weights may be rounded; what a
+    segment of it gives is not all that decides this."""
 
     workload: Workload
     chain: Chain | None = None
     contractions: tuple[Contraction, ...] = ()
     frame: Frame | None = None
+    rounded: frozenset[str] = frozenset()
 
     @property
     def kind(self) -> str:
         """The emitter that takes it."""
         return "attention" if self.chain else "product" if self.contractions else "rows" if self.frame else "stages"
 
+    @property
+    def splits_weights(self) -> bool:
+        """Whether weights of attention are multiplied as two numbers of the values' dtype: one would round them."""
+        if self.chain is None or self.workload.tensors[self.chain.v.tensor].dtype not in SHORT:
+            return False
+        return not any(stage.tensor in self.rounded for stage in self.workload.program.stages)
+
 
 def segments(workload: Workload) -> tuple[Found, ...]:
     """What a workload is made of, in order."""
+    dtypes = {name: tensor.dtype for name, tensor in workload.tensors.items()}
+    rounded = frozenset(rounded_weights(workload.program, dtypes))
+    return tuple(replace(found, rounded=rounded) for found in _segments(workload))
+
+
+def _segments(workload: Workload) -> tuple[Found, ...]:
     whole = _found(workload)
     if whole is not None:
         return (whole,)
@@ -103,7 +119,11 @@ def emit(workload: Workload, choices: Choices | None = None) -> Module:
 def _emitted(found: Found, choices: Choices, name: str) -> tuple[list[Launch], list[Scratch], list[Pack]]:
     workload, is_wide = found.workload, choices.is_wide
     if found.chain is not None:
-        return [AttentionEmitter(workload, found.chain, choices.attention, name, is_wide).launch()], [], []
+        return (
+            [AttentionEmitter(workload, found.chain, choices.attention, name, is_wide, found.splits_weights).launch()],
+            [],
+            [],
+        )
     if found.contractions:
         launches, scratch, packs = list[Launch](), list[Scratch](), list[Pack]()
         for number, product in enumerate(found.contractions):

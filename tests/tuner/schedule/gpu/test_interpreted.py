@@ -11,7 +11,7 @@ from tests.shares import shares
 from tests.tuner.schedule.gpu.interpreting import problems, sample_problems
 from tuner.program.job.build import workload_from_json
 from tuner.schedule.gpu.attention import AttentionTile
-from tuner.schedule.gpu.plan import Choices
+from tuner.schedule.gpu.plan import Choices, segments
 from tuner.schedule.gpu.tiling import Tiling
 
 TIMEOUT_S = 200.0
@@ -108,3 +108,39 @@ def test_attention_with_blocks_that_need_no_mask(interpreter: ProcessPoolExecuto
     tile = AttentionTile(rows=16, columns=16, values=16)
     shapes = [dict(zip(workload.symbols, sizes, strict=True)) for sizes in ((50, 67), (35, 35), (1, 40), (3, 0))]
     assert interpreter.submit(problems, workload, Choices(attention=tile), shapes).result(TIMEOUT_S) == []
+
+
+WEIGHTS = """\
+dots[b, h, i, j] = sum(d) q[b, h, i, d] * k[b, h, j, d]
+scores[b, h, i, j] = 0.25 * dots[b, h, i, j]
+top[b, h, i] = max(j) scores[b, h, i, j]
+e[b, h, i, j] = exp(scores[b, h, i, j] - top[b, h, i])
+z[b, h, i] = sum(j) e[b, h, i, j]
+mixed[b, h, i, d] = sum(j) e[b, h, i, j] * v[b, h, j, d]
+out[b, h, i, d] = mixed[b, h, i, d] / z[b, h, i]
+"""
+SHORT = dict.fromkeys(("q", "k", "v", "out"), "bfloat16")
+
+
+@pytest.mark.parametrize(
+    ("more", "dtypes", "splits"),
+    [
+        ("", {}, False),
+        ("", {"out": "float32"}, True),
+        ("s[b, h, i] = sum(d) q[b, h, i, d]\n", {"s": "bfloat16"}, False),
+        ("s[b, h, i] = sum(d) q[b, h, i, d]\n", {"s": "float32"}, True),
+        ("s[b, h, i] = sum(d) out[b, h, i, d]\n", {"s": "float32"}, True),
+    ],
+    ids=["alone", "float32", "another output", "another in float32", "a short value in between"],
+)
+def test_weights_are_rounded_where_the_whole_program_allows_it(
+    interpreter: ProcessPoolExecutor, more: str, dtypes: dict[str, str], splits: bool
+) -> None:
+    """However it is cut: what a segment gives is not all that the program gives."""
+    extents = {"b": 1, "h": 1, "i": "T", "j": 64, "d": 16}
+    workload = workload_from_json({"program": WEIGHTS + more, "extents": extents, "dtype": SHORT | dtypes})
+    (chained,) = (each for each in segments(workload) if each.chain)
+    assert chained.splits_weights is splits
+    choices = Choices(attention=AttentionTile(rows=16, columns=16, values=16))
+    (symbol,) = workload.symbols
+    assert interpreter.submit(problems, workload, choices, [{symbol: size} for size in (1, 37)]).result(TIMEOUT_S) == []
