@@ -232,7 +232,7 @@ def _norm(op: str, *vectors: str) -> Callable[[Graph, Node, Bound], Made]:
             return None
         if not isinstance(x, str) or graph[x].dtype != root.dtype or (not vectors and _is_scaled(graph, root)):
             return None
-        if "beta" not in vectors and _becomes_layer_norm(graph, root):
+        if "beta" not in vectors and (_becomes_layer_norm(graph, root) or _is_narrowed(graph, root)):
             return None
         return op, (x, *(bound[name] for name in vectors)), {"rank": 1, "eps": float(eps)}
 
@@ -256,6 +256,17 @@ def _becomes_layer_norm(graph: Graph, root: Node) -> bool:
         return False
     found = _matches(graph, LAYER_NORM, reader.name, {})
     return any(_is_closed(graph, each, reader.name) and _is_vector(graph, each.bound["beta"]) for each in found)
+
+
+def _is_narrowed(graph: Graph, root: Node) -> bool:
+    """Whether a norm is that of short floats, of which it is all but the last cast."""
+    reader = graph.only_reader(root.name)
+    if reader is None or reader.op != "cast":
+        return False
+    found = _matches(graph, RMS_NORM, reader.name, {})
+    return any(
+        _is_closed(graph, each, reader.name) and graph[str(each.bound["x"])].dtype == reader.dtype for each in found
+    )
 
 
 def _is_vector(graph: Graph, value: Input) -> bool:

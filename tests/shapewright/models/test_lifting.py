@@ -117,6 +117,19 @@ def test_a_decoder_block() -> None:
     assert len(spelled.nodes) > 1
 
 
+def test_a_norm_of_short_floats_is_one_operator_with_its_casts() -> None:
+    """Of which PyTorch makes one in float32 between two casts. Another dtype behind it is none of the norm's."""
+
+    def other(norm: nn.RMSNorm, x: torch.Tensor) -> torch.Tensor:
+        return functional.rms_norm(x.float(), (16,), norm.weight.float(), norm.eps).half()
+
+    norm, x = nn.RMSNorm(16, eps=1e-5).bfloat16(), torch.randn(2, 16).bfloat16()
+    for model, dtype in ((Formula(nn.Module.__call__, norm), "bfloat16"), (Formula(other, norm), "float32")):
+        (found,) = (op.workload for op in lifting_of(exported(model, (x,), (({0: BATCH},),))).ops)
+        assert found.label.startswith("rms_norm")
+        assert {found.tensors[name].dtype for name in ("x", "out")} == {dtype}
+
+
 def test_norms_of_inference_are_folded_into_convolutions() -> None:
     program = exported(Pictures(), (torch.randn(2, 3, 16, 16),), ({0: BATCH},))
     lifting = lifting_of(program)

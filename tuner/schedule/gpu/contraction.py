@@ -22,7 +22,7 @@ from tuner.schedule.product.match.form import Form
 from tuner.schedule.product.match.phases import Places
 from tuner.schedule.rule import NoMatch
 from tuner.schedule.rules import moe, quantized
-from tuner.schedule.rules.quantized.decoded import CODE, Code
+from tuner.schedule.rules.quantized.four_bits import CODE, Code
 
 
 @dataclass(frozen=True)

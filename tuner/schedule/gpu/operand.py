@@ -14,7 +14,7 @@ from tuner.schedule.gpu.scope import Scope
 from tuner.schedule.gpu.tiling import SHORT, multiplied_type, stored_type
 from tuner.schedule.gpu.writer import Value, cast, spread
 from tuner.schedule.product.match.factors import dims_of
-from tuner.schedule.rules.quantized.decoded import CODE, Code
+from tuner.schedule.rules.quantized.four_bits import CODE, Code
 
 if TYPE_CHECKING:
     from tuner.schedule.gpu.product import ProductEmitter

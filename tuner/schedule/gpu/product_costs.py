@@ -22,7 +22,7 @@ from tuner.schedule.gpu.theory import Multiplied, occupancy, work_of
 from tuner.schedule.gpu.tiling import MIN_STEPS, Tiling, fitted, has_tensor_cores, multiplied_type, stored_type
 from tuner.schedule.gpu.work import Floats
 from tuner.schedule.rule import Extents
-from tuner.schedule.rules.quantized.decoded import CODE
+from tuner.schedule.rules.quantized.four_bits import CODE
 
 ACROSS_BANKS = 0.25
 """Of the FMA rate that is left where neighbours along k are read as columns (docs/decisions/0069)."""

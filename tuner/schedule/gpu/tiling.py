@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from tuner.program.language.expr import Binary, Cast, Const, Expr, Read
 from tuner.schedule.gpu.contraction import Contraction
-from tuner.schedule.rules.quantized.decoded import CODE
+from tuner.schedule.rules.quantized.four_bits import CODE
 
 SHORT = ("float16", "bfloat16")
 LIMIT = {"float16": 2048, "bfloat16": 256}

@@ -195,8 +195,8 @@ def permuted(first: TirExpr, second: TirExpr, lane: TirExpr) -> TirExpr:
     return tirx.Select(lane < tirx.Broadcast(tirx.IntImm("int32", lanes), lanes), low, high)
 
 
-TABLE = 16
-"""Elements of a table that one instruction looks up."""
+TABLE, WORDS = 16, 32
+"""Elements of a table that one instruction looks up: of float32, of 16 bits."""
 
 
 def looks_up(hardware: Hardware) -> bool:
@@ -204,6 +204,13 @@ def looks_up(hardware: Hardware) -> bool:
     return permutes(hardware) and hardware.lanes() == TABLE
 
 
+def looks_up_words(hardware: Hardware) -> bool:
+    """Whether elements of 16 bits are looked up in a table of WORDS by one instruction."""
+    return looks_up(hardware) and "avx512bw" in hardware.features
+
+
 def looked_up(table: TirExpr, index: TirExpr) -> TirExpr:
-    """By lane of ``index`` (int32): the element of a table of float32 that its lowest four bits are the number of."""
-    return tirx.call_llvm_intrin(vector_type("float32", TABLE), "llvm.x86.avx512.permvar.sf.512", table, index)
+    """By element of ``index``, an integer of as many bits: the element of ``table`` that its lowest bits are the number
+    of, four of a table of float32, five of one of 16 bits."""
+    name = "sf" if lanes_of(table) == TABLE else "hi"
+    return tirx.call_llvm_intrin(table.ty.dtype, f"llvm.x86.avx512.permvar.{name}.512", table, index)

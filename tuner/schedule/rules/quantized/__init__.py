@@ -12,8 +12,9 @@ One axis more is of this rule alone, ``late``,
 
 1: what neighbouring steps of k share, as the scale of a group, is multiplied by the sums over them, 0: by each weight.
 
-Rows of bfloat16, or of bytes, are multiplied by small integers in words of both (``group``): panels are unpacked to
-these then, and what is shared is multiplied late. Sums of integers have words alone.
+Rows of bfloat16, or of bytes, are multiplied by small integers in words of both (``group``): what is shared is
+multiplied late then, and panels are unpacked first, but for words that are looked up. Sums of integers have words
+alone.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from functools import partial
 
 from tuner.errors import IllegalKernel
 from tuner.program.job.task import SearchTask
-from tuner.program.language.dtypes import DTYPES, FLOATS
+from tuner.program.language.dtypes import FLOATS
 from tuner.program.language.expr import (
     Axis,
     Binary,
@@ -67,7 +68,8 @@ from tuner.schedule.product.product import DTYPE, can_hold_partial
 from tuner.schedule.product.rule import ProductRule
 from tuner.schedule.rule import Mismatch, NoMatch, need, pattern
 from tuner.schedule.rules.quantized.codes import code_in, code_of
-from tuner.schedule.rules.quantized.decoded import CODE, WORD_BYTES, Decoded, Grouped
+from tuner.schedule.rules.quantized.decoded import Decoded, Grouped
+from tuner.schedule.rules.quantized.four_bits import CODE, elements_of, in_words, numbers_of
 from tuner.schedule.rules.quantized.places import Placed, placed_in
 from tuner.schedule.rules.quantized.words import instructions
 from tuner.schedule.space import DEFAULT_CHOICE, MicroKernel, SearchSpace
@@ -109,16 +111,18 @@ class Quantized(ProductRule[MatrixProduct[Decoded]]):
         )
         names = {axis.name for axis in axes}
 
-        def in_words(atom: Atom) -> dict[str, int]:
-            forced = {"pack": BY_BLOCK, "late": int(product.right.grouped is not None), "kc": 0}
+        def forced(atom: Atom) -> dict[str, int]:
+            values = {"late": int(product.right.grouped is not None), "kc": 0}
+            is_free = atom.unit is None and product.right.looks_up(hardware, atom)
+            values |= {} if is_free else {"pack": BY_BLOCK}
             # What takes an offset from sums is packed with all of k.
-            return forced | ({"split_k": 1} if atom.offset and "split_k" in names else {})
+            return values | ({"split_k": 1} if atom.offset and "split_k" in names else {})
 
         def checked(kernel: MicroKernel) -> None:
             check(kernel, product, atoms, task.threads, hardware)
             atom = atom_of(kernel, atoms)
             if atom.group > 1:
-                for name, value in in_words(atom).items():
+                for name, value in forced(atom).items():
                     if kernel.get(name) != value:
                         raise IllegalKernel(f"group={kernel['group']} needs {name}={value}, got {kernel[name]}")
             elif kernel["late"] and (kernel["pack"] or kernel["kc"]):
@@ -126,7 +130,7 @@ class Quantized(ProductRule[MatrixProduct[Decoded]]):
 
         def canonical(values: Mapping[str, int]) -> dict[str, int]:
             if (atom := atom_of(values, atoms)).group > 1:
-                return canonicalised({**values, **in_words(atom)}, product, atoms)
+                return canonicalised({**values, **forced(atom)}, product, atoms)
             # Weights that are unpacked are used as they are; beside ``late``, k is in one chunk.
             late = 0 if values["pack"] else values["late"]
             return canonicalised({**values, "late": late, "kc": 0 if late else values["kc"]}, product, atoms)
@@ -142,13 +146,21 @@ class Quantized(ProductRule[MatrixProduct[Decoded]]):
         return space.kernel(values)
 
     def layouts(self, task: SearchTask, kernel: MicroKernel) -> Mapping[str, Layout]:
-        right, width = self.product(task.workload).right, packed_vectors(kernel) * task.known_target.hardware.lanes()
-        groups = dict.fromkeys(right.constants, 1)
-        if right.code:
+        product, hardware = self.product(task.workload), task.known_target.hardware
+        right, width = product.right, packed_vectors(kernel) * hardware.lanes()
+        groups, placed = dict.fromkeys(right.constants, 1), dict(right.numbers)
+        if (code := right.code) is not None:
+            tensor = task.workload.tensors[code.tensor]
             # Eight steps of k of a column stand together.
-            groups[right.code.tensor] = WORD_BYTES // DTYPES[task.workload.tensors[right.code.tensor].dtype].bytes
-        placed = {name: (numbers,) for name, numbers in right.numbers}
-        return {name: PackLayout(width, group, numbers=placed.get(name, ())) for name, group in groups.items()}
+            groups[code.tensor] = elements_of(tensor.dtype)
+            if right.looks_up(hardware, atom_of(kernel, product.atoms(hardware))):
+                rows = int(tensor.dims[0].constant or 0)
+                numbers = placed.get(code.tensor) or numbers_of(code, tensor.dtype, rows, right.depth)
+                placed[code.tensor] = in_words(numbers)
+        return {
+            name: PackLayout(width, group, numbers=(placed[name],) if name in placed else ())
+            for name, group in groups.items()
+        }
 
     def write(self, context: EmitContext) -> None:
         kernel, right = context.kernel, self.product(context.task.workload).right
@@ -235,7 +247,7 @@ def _decoded(workload: Workload, weight: Expr, n: str, k: str) -> Decoded:
     dtype = "int4" if code else max(tensors[read.tensor].dtype for read, group in packed.items() if group == 1)
     grouped = _grouped(workload, weight, bits, k, depth)
     reads_of = tuple(packed.items()), tuple(plain.items())
-    return Decoded(_put(weight, bits), grouped, code, *reads_of, dtype, numbers=tuple(numbers.items()))
+    return Decoded(_put(weight, bits), grouped, code, *reads_of, dtype, depth, numbers=tuple(numbers.items()))
 
 
 def _with_read(workload: Workload, weight: Expr, placed: Placed, n: str, k: str) -> Expr:

@@ -13,7 +13,7 @@ from tuner.program.language.notation import Stage
 from tuner.program.language.program import Program
 from tuner.program.language.workload import Workload
 from tuner.program.reference import compute
-from tuner.schedule.rules.quantized.decoded import Code
+from tuner.schedule.rules.quantized.four_bits import Code
 from tuner.schedule.rules.quantized.places import Placed
 
 SIGN = 8

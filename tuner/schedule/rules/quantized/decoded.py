@@ -1,15 +1,13 @@
 """The right operand of a product whose weights are computed: they are decoded on their way into the register tile.
 
-Four-bit numbers of a column stand in words of 32 bits, eight steps of k each, the words of a vector of columns side by
-side: one load serves eight steps, each of which is a shift and a mask away.
-
 What theory expects of it: its bytes are those of the packed constants, scales included. What makes a vector of weights
 of them is done at every step of every tile (``pack=0``), or once for a panel of a block (``pack=1``): tiles find
 float32 in cache then, and the constants are read while the panel is unpacked.
 
-Where all but what many steps share is small integers, panels are unpacked to words of bfloat16 or of bytes, which have
-these as they are, for instructions that multiply such; what is shared is multiplied by sums. So a product is as exact
-as in float32, or, of bytes, more so.
+Where all but what many steps share is small integers, instructions on words of bfloat16 or of bytes, which have these
+as they are, multiply them; what is shared is multiplied by sums. So a product is as exact as in float32, or, of bytes,
+more so. Panels are unpacked to such words first, but for words that are looked up (four_bits.py), for which it is a
+choice, too.
 """
 
 from __future__ import annotations
@@ -22,8 +20,8 @@ from functools import partial
 import numpy as np
 
 from tuner.program.job.task import SearchTask
-from tuner.program.language.dtypes import DTYPES
 from tuner.program.language.expr import TRANSCENDENTAL, Axis, Call, Const, Expr, Extent, Read
+from tuner.program.target import Hardware
 from tuner.schedule.access import values
 from tuner.schedule.layout import Numbers
 from tuner.schedule.loops.estimates import Floats
@@ -34,18 +32,13 @@ from tuner.schedule.product.estimate import Estimate
 from tuner.schedule.product.product import Late, Right
 from tuner.schedule.product.readers import PackedSlice
 from tuner.schedule.product.sizes import BYTES, REGISTER_BYTES, Sizes
+from tuner.schedule.rules.quantized.four_bits import CODE, CODES, WORD_OF_FLOATS, Code, floats_of, words_of
 from tuner.schedule.tir import I, TirExpr, i64, tirx
 from tuner.schedule.vector.arithmetic import bound
 from tuner.schedule.vector.dtypes import as_bits, constant, lanes_of, loaded, vector_type
 from tuner.schedule.vector.expression import Evaluator
-from tuner.schedule.vector.memory import DTYPE, TABLE, looked_up, looks_up
+from tuner.schedule.vector.memory import DTYPE, looks_up, looks_up_words
 
-CODE = Read("decoded.code", ())
-"""What a weight reads in the place of the number that four bits are."""
-CODES, WORD_BYTES = 8, 4
-"""Four-bit numbers in a word of 32 bits."""
-MAGIC, MAGIC_BITS = 2**23, 0x4B000000
-"""As a float32 whose lowest bits are those of a small integer that is added to it."""
 UNPACKED, LOOKED_UP, SHIFT = 3.0, 2.0, 2.0
 """Operations of a vector of four-bit numbers, by arithmetic or from a table, and what a shift by a number of steps
 takes beyond one by a constant."""
@@ -55,19 +48,6 @@ JOINED = 3.0
 """Operations that make a vector of words of two of float32."""
 BESIDE = 0.6
 """What such an operation takes of the multiply-add units: many cores have further ones for shifts, logic and sums."""
-
-
-@dataclass(frozen=True, slots=True)
-class Code:
-    """A number is ``(four bits of tensor ^ flipped) + offset``, computed in ``dtype``: those of ``tensor[n, k // 2]``,
-    the lower half of the byte where k is even, the upper one where it is odd, the other way round if ``high_first``; or
-    those that ``Decoded.numbers`` places, which are packed in the order of k."""
-
-    dtype: str
-    tensor: str
-    high_first: bool
-    flipped: int
-    offset: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +67,7 @@ class Decoded(Right):
     share an element of it. ``grouped``: None where no factor is shared by many steps, and while code is written that
     multiplies each weight by it. ``dtype``: what an element takes in memory. ``is_packed_ahead``: panels are read as
     they were packed, and not unpacked first. ``numbers``: constants that hold numbers of four bits in places of their
-    own; of those in ``packed_reads`` each is an element when it is packed.
+    own; of those in ``packed_reads`` each is an element when it is packed. ``depth``: the steps of k.
     """
 
     weight: Expr
@@ -96,6 +76,7 @@ class Decoded(Right):
     packed_reads: tuple[tuple[Read, int], ...]
     plain_reads: tuple[tuple[Read, int], ...]
     dtype: str
+    depth: int
     is_packed_ahead: bool = True
     numbers: tuple[tuple[str, Numbers], ...] = ()
     lies_along_n = True
@@ -110,8 +91,26 @@ class Decoded(Right):
         return context.buffers[self.constants[0]]
 
     def packed_vector(self, context: EmitContext, panel: Panel, at: PackedSlice, row: TirExpr, v: int) -> TirExpr:
-        """Vector ``v`` of the weights of a panel at one step of k, without what is multiplied later."""
-        return self._part(context, self.grouped.each if self.grouped else self.weight, panel, row, v)
+        """Vector ``v`` of the weights of a panel at one step, a word of them where words are multiplied, without what
+        is multiplied later."""
+        atom = context.words.atom
+        if self.looks_up(context.task.known_target.hardware, atom):
+            assert self.code is not None
+            return words_of(context, self.code, *self._place(context, panel, v), row)
+        first = row * i64(atom.group)
+        each = [self._part(context, self._each, panel, first + i64(j), v) for j in range(atom.group)]
+        return each[0] if atom.group == 1 else _word(each, atom)
+
+    @property
+    def _each(self) -> Expr:
+        """What is multiplied at each step."""
+        return self.grouped.each if self.grouped else self.weight
+
+    def looks_up(self, hardware: Hardware, atom: Atom) -> bool:
+        """Whether words for an instruction are looked up: weights are four-bit numbers, with what is added to them."""
+        is_code = self._each == CODE and self.depth % CODES == 0
+        is_word = atom.group == WORD_OF_FLOATS and atom.total == DTYPE
+        return is_code and is_word and looks_up_words(hardware)
 
     def room(self, context: EmitContext, panels: TirExpr, steps: TirExpr) -> AbstractContextManager[TirExpr]:
         if not context.words.atom.offset:
@@ -124,14 +123,13 @@ class Decoded(Right):
         """The weights of a panel at these steps of k, as float32 or in words; the steps of a turn share what they
         load."""
         atom = context.words.atom
-        group, steps = atom.group, CODES // atom.group
+        steps = CODES // atom.group
         whole = tirx.floordiv(chunk.length, i64(steps))
 
         def unpack(step: TirExpr, use: Callable[[int, TirExpr], None] | None = None) -> None:
-            first, row = (chunk.first + step) * i64(group), chunk.first - to.first + step
+            row = chunk.first - to.first + step
             for v in range(panel.vectors):
-                each = [self.packed_vector(context, panel, to, first + i64(j), v) for j in range(group)]
-                value = each[0] if group == 1 else _word(each, atom)
+                value = self.packed_vector(context, panel, to, chunk.first + step, v)
                 if use is not None:
                     value = I.Bind(value)
                     use(v, value)
@@ -186,13 +184,12 @@ class Decoded(Right):
     def _part(self, context: EmitContext, expr: Expr, panel: Panel, step: TirExpr, v: int) -> TirExpr:
         """Vector ``v`` of a part of the weight, as float32."""
         lanes, buffers, tensors = context.vectors.lanes, context.buffers, context.task.workload.tensors
-        each, first = packed_vectors(context.kernel), i64(v * lanes)
-        index, begin = tirx.floordiv(panel.column, i64(each * lanes)) + i64(v // each), i64(v % each * lanes)
+        (index, begin), first = self._place(context, panel, v), i64(v * lanes)
         packed, groups = dict(self.packed_reads), dict((*self.packed_reads, *self.plain_reads))
 
         def read(node: Read) -> TirExpr:
             if self.code is not None and node == CODE:
-                return _numbers(context, self.code, index, step, begin)
+                return floats_of(context, self.code, index, begin, step)
             row = (tirx.floordiv(step, i64(groups[node])),)
             if node in packed:
                 value = buffers[node.tensor][(index, *row, context.vectors.ramp(begin))]
@@ -208,6 +205,12 @@ class Decoded(Right):
             types = types.with_tensor(CODE.tensor, self.code.dtype)
         return Evaluator(types, lanes, read, _no_value, _no_value).value(expr, DTYPE)
 
+    @staticmethod
+    def _place(context: EmitContext, panel: Panel, v: int) -> tuple[TirExpr, TirExpr]:
+        """The panel of what is packed that vector ``v`` lies in, and its first column there."""
+        lanes, each = context.vectors.lanes, packed_vectors(context.kernel)
+        return tirx.floordiv(panel.column, i64(each * lanes)) + i64(v // each), i64(v % each * lanes)
+
     # -- theory -------------------------------------------------------------------------------------------------------
     def widen(self, of: Sizes) -> None:
         words, task, group = of.words, of.task, of.words.group
@@ -215,7 +218,7 @@ class Decoded(Right):
         size += sum(BYTES[tensors[read.tensor].dtype] / group for read, group in self.packed_reads)
         words.right_bytes = size * group
         # Only where all steps of a word are one turn are the shifts constants.
-        shift = np.where(of.ku < CODES, SHIFT, 0.0) if self.code else 0.0
+        shift = np.where(of.ku * group < CODES, SHIFT, 0.0) if self.code else 0.0
         operations = np.full((1, 1), self._operations(task, self.weight))
         if self.grouped:
             late, steps = of.of["late"] > 0, self.grouped.steps
@@ -224,7 +227,7 @@ class Decoded(Right):
             drained = task.rates.drained * words.rows * words.steps * group / steps
             words.cycles = words.cycles + np.where(late, drained, 0.0)
             each = self._operations(task, self.grouped.each)
-            operations = np.where(late, each + shared, operations)
+            operations = np.where(late, each + shared * group, operations)
             # Sums of a group begin at zero and are added to the totals.
             words.operations = words.operations * np.where(late, 1.0 + 2.0 * group / steps, 1.0)
         words.right_widened = np.where(of.of["pack"] > 0, 0.0, BESIDE * (operations + shift))
@@ -245,7 +248,9 @@ class Decoded(Right):
         if self.grouped:
             each = np.where(of.of["late"] > 0, self._operations(of.task, self.grouped.each), each)
         joined = np.where(group > 1, np.where(of.words.is_of_floats, JOINED, JOINED * group), 0.0)
-        operations = BESIDE * (group * each + joined) / of.fma_per_cycle
+        pairs = [self.looks_up(of.hardware, atom) for atom in of.product.atoms(of.hardware).values()]
+        is_looked_up = (group == WORD_OF_FLOATS) & any(pairs)
+        operations = BESIDE * np.where(is_looked_up, LOOKED_UP, group * each + joined) / of.fma_per_cycle
         unpacking = words / of.lanes * (operations + of.lanes * REGISTER_BYTES / c.l2_bytes)
         size = words * of.words.right_bytes
         reading = size / np.where(size < 0.8 * of.hardware.l2_bytes, c.l2_bytes, c.l3_bytes)
@@ -266,33 +271,6 @@ class Decoded(Right):
                 is_long = isinstance(node, Call) and node.function in TRANSCENDENTAL
                 count += task.rates.function if is_long else 1.0
         return count
-
-
-def _numbers(context: EmitContext, code: Code, index: TirExpr, step: TirExpr, first: TirExpr) -> TirExpr:
-    lanes = context.vectors.lanes
-    elements_of = WORD_BYTES // DTYPES[context.task.workload.tensors[code.tensor].dtype].bytes
-    places = tirx.Ramp(first * i64(elements_of), i64(1), elements_of * lanes)
-    elements = context.buffers[code.tensor][(index, tirx.floordiv(step, i64(CODES)), places)]
-    word = tirx.reinterpret(vector_type("uint32", lanes), elements)
-    at = tirx.floormod(step, i64(CODES))
-    if code.high_first:
-        at = at + i64(1) - i64(2) * tirx.floormod(step, i64(2))
-    shift = tirx.Cast("uint32", at * i64(4))
-    bits = tirx.shift_right(word, tirx.Broadcast(shift, lanes))
-    if looks_up(context.task.known_target.hardware):
-        return bound(looked_up(_table(code), tirx.reinterpret(vector_type("int32", lanes), bits)))
-    # The number in the lowest bits of a large float32: nothing is converted.
-    bits = tirx.bitwise_and(bits, constant(15, "uint32", lanes))
-    bits = tirx.bitwise_xor(bits, constant(MAGIC_BITS | code.flipped, "uint32", lanes))
-    large = bound(tirx.reinterpret(vector_type(DTYPE, lanes), bits))
-    return bound(large - constant(MAGIC - code.offset, DTYPE, lanes))
-
-
-def _table(code: Code) -> TirExpr:
-    """What each of the sixteen numbers stands for: a constant, once LLVM has folded it."""
-    every = tirx.Ramp(tirx.IntImm("int32", 0), tirx.IntImm("int32", 1), TABLE)
-    flipped = tirx.bitwise_xor(every, constant(code.flipped, "int32", TABLE))
-    return tirx.Cast(vector_type(DTYPE, TABLE), flipped) + constant(code.offset, DTYPE, TABLE)
 
 
 def _start_of(steps: TirExpr, number: TirExpr) -> TirExpr:

@@ -13,7 +13,8 @@ from tuner.program.target import Hardware
 from tuner.schedule.product.atom import Atom
 from tuner.schedule.product.atoms import BYTES, atoms_of, only_fma
 from tuner.schedule.product.product import DTYPE
-from tuner.schedule.rules.quantized.decoded import CODE, Decoded
+from tuner.schedule.rules.quantized.decoded import Decoded
+from tuner.schedule.rules.quantized.four_bits import CODE
 
 ELEMENT = "bfloat16"
 EXACT = 256

@@ -26,6 +26,7 @@ from tuner.schedule.space import MicroKernel
 RULE = Quantized()
 PAIRS, DEPTH = 2, 32
 HAS_PAIRS = "avx512_bf16" in native().hardware.features
+NO_PAIRS = "this CPU does not multiply pairs of bfloat16"
 AMX = Target.from_json({"kind": "llvm", "mcpu": "sapphirerapids", "num-cores": 1})
 ZEN4 = Target.from_json({"kind": "llvm", "mcpu": "znver4", "num-cores": 1})
 CODE = "cast((w[n, k // 2] >> (4 * (k % 2))) & 15, float32)"
@@ -99,7 +100,7 @@ def words(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> in
     """The depth of an instruction on words."""
     if request.param == "pairs":
         if not HAS_PAIRS:
-            pytest.skip("this CPU does not multiply pairs of bfloat16")
+            pytest.skip(NO_PAIRS)
         return PAIRS
     vectors = [atom for atom in atoms.ATOMS if atom.unit is None]
     monkeypatch.setattr(atoms, "ATOMS", [*vectors, *emulated(native().hardware.lanes())])
@@ -115,6 +116,58 @@ def test_kernels_are_right(words: int, name: str, threads: int) -> None:
     assert kernel["late"] == (name != "no factor")
     sizes = [dict.fromkeys(task.workload.symbols, size) for size in (0, 1, 5, 16, 17, 33, 100)]
     assert built_problems(task, kernel, sizes) == []
+
+
+GPTQ = "cast((w[k // 8, n] >> (4 * (k % 8))) & 15, float32) - 8"
+AWQ = "cast((w[k, n // 8] >> (n % 2 * 16 + n % 8 // 2 * 4)) & 15, float32) - 8"
+GGUF = "cast((w[n, k // 32, k % 16] >> (4 * (k % 32 // 16))) & 15, float32) - 8"
+LOOKED_UP: Mapping[str, dict[str, Any]] = {
+    "two in a byte": int4(320, 64),
+    "the upper one first": program("(cast((w[n, k // 2] >> (4 - 4 * (k % 2))) & 15, float32) - 8) * s[n]", 72),
+    "two's complement": program(f"(where({CODE} > 7, {CODE} - 16, {CODE})) * s[n, k // 32]", 96, ("w", "s")),
+    "GPTQ": program(f"({GPTQ}) * s[k // 32, n]", 96, ("w", "s"), w="int32"),
+    "AWQ": program(f"({AWQ}) * s[k // 32, n]", 96, ("w", "s"), w="int32"),
+    "GGUF": program(f"({GGUF}) * s[n, k // 32]", 96, ("w", "s")),
+    "no factor": program(f"{CODE} + 100", 40),
+}
+
+
+@pytest.mark.parametrize(("name", "threads"), diagonal(LOOKED_UP, [1, 2], every=2))
+@pytest.mark.skipif(not HAS_PAIRS, reason=NO_PAIRS)
+def test_words_of_four_bits_are_looked_up_by_every_tile_or_once_for_a_block(name: str, threads: int) -> None:
+    task = task_of(LOOKED_UP[name], threads=threads)
+    sizes = [dict.fromkeys(task.workload.symbols, size) for size in (0, 1, 5, 17, 33)]
+    for pack in (0, 1):
+        kernel = kernel_of(task, PAIRS, pack=pack)
+        assert kernel["pack"] == pack
+        assert built_problems(task, kernel, sizes) == [], kernel
+
+
+def test_a_word_of_four_bits_takes_three_instructions() -> None:
+    """A shift, a lookup and a multiplication, of a tile of one row."""
+    task = task_of(int4(4096, 1024, 64), ZEN4)
+    text = assembly(task, kernel_of(task, PAIRS, pack=0, mr=1, nv=4, ku=4, rows=0))
+    loop = max((each for each in innermost_loops(text) if any("vdpbf16ps" in line for line in each)), key=len)
+    counts = {name: sum(line.startswith(name) for line in loop) for name in ("vdpbf16ps", "vpermw", "vpsrlw", "vmov")}
+    assert counts["vdpbf16ps"] == counts["vpermw"] > 0
+    # One word in four lies lowest.
+    assert 4 * counts["vpsrlw"] == 3 * counts["vpermw"]
+    assert len(loop) < 4 * counts["vpermw"]
+
+
+@pytest.mark.parametrize(
+    ("data", "pack"),
+    [
+        (int4(96, 32), 0),
+        (program(f"({CODE} - 8) * s[n]", 72), 0),
+        (WORKLOADS["a scale for each column"], 1),  # Its last word of 32 bits is not whole.
+        (WORKLOADS["zeros"], 1),
+        (WORKLOADS["bytes"], 1),
+    ],
+)
+def test_other_words_are_unpacked_first(data: Mapping[str, Any], pack: int) -> None:
+    assert kernel_of(task_of(data, ZEN4), PAIRS, pack=0)["pack"] == pack
+    assert kernel_of(task_of(data, AMX), DEPTH, pack=0)["pack"] == 1
 
 
 QUICK = (
