@@ -3,7 +3,8 @@
 The model is built with random weights, taken apart (``sw.extract``), tuned as one job of so many minutes through a
 service of its own (`shapewright up`), and compiled with the libraries that were pulled. Then it is timed at 20 lengths,
 of which the search has seen few, against eager PyTorch, torch.compile (dynamic shapes, frozen, autotuned) and, with the
-extra ``rivals``, ONNX Runtime and OpenVINO: alternating samples, each contender in a process of its own.
+extra ``rivals``, ONNX Runtime, OpenVINO and, for steps of decoders, llama.cpp: alternating samples, each contender in a
+process of its own.
 ``--exported`` has our libraries called by a program of ``torch.export`` (``sw.torch.compile_exported``, frozen), as
 other runtimes call theirs. ``--libraries`` takes what an earlier run has tuned, or keeps what this one does.
 Last, the model is compiled in new processes from a snapshot of its libraries.
@@ -35,7 +36,8 @@ from benchmarks.compare.summary import against, held_out, mean, ratios
 from benchmarks.harness.remote import Remote, in_own_process
 from benchmarks.harness.results import Row, finish, grouped, names, options_of, say
 from benchmarks.harness.turns import alternate
-from benchmarks.nets.contenders import COMPILED, EAGER, OURS, Contender
+from benchmarks.nets.contenders import COMPILED, EAGER, OURS, STREAM, Contender
+from benchmarks.nets.llama_cpp import LLAMA_CPP
 from benchmarks.nets.zoo import ARCHITECTURES, MODELS
 from benchmarks.rivals.onnx_files import EXPORTED
 from examples.local_service import local_service
@@ -167,7 +169,8 @@ def timed(options: argparse.Namespace, libraries: Path, folder: Path) -> tuple[l
     """A row for each batch and length, and further facts."""
     there, skipped = dict[str, Remote](), dict[str, str]()
     with ExitStack() as stack:
-        for name in (EAGER, COMPILED, OURS, *EXPORTED):
+        of_steps = (LLAMA_CPP, STREAM) if MODELS[options.model].is_step else ()
+        for name in (EAGER, COMPILED, OURS, *EXPORTED, *of_steps):
             # What Inductor kept of earlier runs would make a first compilation look quick.
             fresh = {"TORCHINDUCTOR_CACHE_DIR": str(folder / f"inductor-{name}")}
             there[name] = stack.enter_context(_contender(name, options, libraries, fresh, options.exported))
@@ -194,12 +197,14 @@ def _row(model: str, batch: int, length: int, there: dict[str, Remote], skipped:
         try:
             outputs[name] = one.ask("prepare", batch, length)
         except Exception as error:  # whatever Inductor or an exporter has to say
-            if name not in (COMPILED, *EXPORTED):
+            if name in (EAGER, OURS):
                 raise
             skipped[name] = f"{type(error).__name__}: {error}"
             del there[name]
     samplers = {name: lambda number, one=one: float(one.ask("sample", number)) for name, one in there.items()}
-    vs = compared(alternate(samplers, rounds=9, sample_s=SAMPLE_S, budget_s=BUDGET_S))
+    times = alternate(samplers, rounds=9, sample_s=SAMPLE_S, budget_s=BUDGET_S)
+    stream_s = times.pop(STREAM, None)
+    vs = compared(times)
     rivals = ", ".join(f"{name} {vs['vs'][name]:.2f}x" for name in vs["rivals_s"])
     say(f"{model}, batch {batch}, length {length:>4} {1e3 * vs['ours_s']:>9.2f} ms; against {rivals}")
     tolerance = TOLERANCE[str(MODELS[model].dtype).removeprefix("torch.")]
@@ -207,6 +212,7 @@ def _row(model: str, batch: int, length: int, there: dict[str, Remote], skipped:
     return {
         "workload": f"{model}, batch {batch}", "shape": {"batch": batch, "length": length},
         "tuned_on": length in lengths_of(model, TUNED), **vs, "flops": there[EAGER].ask("flops"), "peak_fraction": None,
+        "stream_s": stream_s, "bandwidth_fraction": stream_s and stream_s / vs["ours_s"],
         "max_abs_error": float(np.max(errors)),  # NaN if one is
         "tolerance": tolerance * max(1.0, *(float(np.abs(each).max()) for each in outputs[EAGER])),
     }  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,11 +18,15 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.harness.calls import DoesNotApply
 from benchmarks.harness.turns import once_awake, sampler
-from benchmarks.nets.decoding import with_pytorchs_kernels
+from benchmarks.nets.decoding import Step, with_pytorchs_kernels
+from benchmarks.nets.llama_cpp import LLAMA_CPP, PACKAGES, decoder
 from benchmarks.nets.zoo import MODELS, SEED
 from benchmarks.rivals.onnx_files import EXPORTED
+from tuner.program.target import native
 
 OURS, EAGER, COMPILED = "ours", "eager", "compile"
+STREAM = "stream"
+"""Reads as many bytes as a step of a decoder has to, as fast as the cores read memory."""
 
 
 class Contender:
@@ -38,6 +42,9 @@ class Contender:
             self._zoo.build(self._dtype),
             name in EXPORTED or (name == OURS and is_exported),
         )
+        # Such read arrays.
+        self._is_foreign = name in EXPORTED or name == LLAMA_CPP
+        self._scale: Callable[[Any], float] = lambda _: 1.0
         if name in (EAGER, COMPILED):
             self._model = with_pytorchs_kernels(self._model)
         self._given: tuple[Any, ...] = ()
@@ -45,6 +52,10 @@ class Contender:
 
     @cached_property
     def _call(self) -> Callable[..., Any]:
+        if self._name == LLAMA_CPP:
+            return self._of_llama_cpp()
+        if self._name == STREAM:
+            return self._stream()
         return self._exported() if self._is_exported else self._compiled()
 
     def _compiled(self, *, freezing: bool = True) -> Callable[..., Any]:
@@ -58,10 +69,35 @@ class Contender:
         # Images keep their size: of them the batch alone is marked as dynamic.
         return torch.compile(self._model, dynamic=True if self._zoo.axis else None, **how)  # type: ignore[no-any-return]
 
+    def _stream(self) -> Callable[..., Any]:
+        from tuner.measure.roof import read_bytes, read_call  # noqa: PLC0415 - compiles
+        from tuner.measure.roof.kernels import loaded_roof  # noqa: PLC0415
+
+        if not isinstance(self._model, Step):
+            raise DoesNotApply("it is compared at steps of decoders alone")
+        target, model = native(), self._model
+        read, size = (
+            read_call(loaded_roof(target, self._threads), target, self._threads),
+            read_bytes(target, self._threads),
+        )
+        # What a call reads is scaled to what a step does.
+        self._scale = lambda past: model.bytes_read(past.shape[4]) / size
+
+        def call(word: NDArray[Any], past: NDArray[Any]) -> Sequence[Any]:
+            read()
+            return ()
+
+        return call
+
+    def _of_llama_cpp(self) -> Callable[..., Any]:
+        if not isinstance(self._model, Step):
+            raise DoesNotApply("it is compared at steps of decoders alone")
+        _need(*PACKAGES)
+        with tempfile.TemporaryDirectory() as folder:
+            return decoder(self._model, Path(folder), self._threads)
+
     def _exported(self) -> Callable[..., Any]:
-        for name in (self._name, "onnxscript") if self._name in EXPORTED else ():
-            if find_spec(name) is None:
-                raise DoesNotApply(f"{name} is not installed: pip install -e '.[rivals]'")
+        _need(*((self._name, "onnxscript") if self._name in EXPORTED else ()))
         example, axes = self._zoo.example(self._dtype)
         if self._name == OURS:
             import shapewright as sw  # noqa: PLC0415 - none of the others'
@@ -77,8 +113,10 @@ class Contender:
         """Compile for a size if need be, and call once: the outputs."""
         torch.manual_seed(SEED)
         self._given, before = self._zoo.inputs(batch, length, self._dtype), counters["stats"]["unique_graphs"]
-        if self._name in EXPORTED:
-            self._given = tuple(tensor.numpy() for tensor in self._given)
+        if self._is_foreign:
+            self._given = tuple(
+                tensor.float().numpy() if tensor.is_floating_point() else tensor.numpy() for tensor in self._given
+            )
         elif self._zoo.axis == 0 and length > 1:
             torch._dynamo.mark_dynamic(self._given[0], 0)
         # An export is no part of the first call.
@@ -113,7 +151,7 @@ class Contender:
         """The mean seconds of so many calls in a row, at the size that was prepared last."""
         with torch.no_grad():
             call, given = self._call, self._given
-            return once_awake(sampler(lambda: call(*given)), number)
+            return once_awake(sampler(lambda: call(*given)), number) * self._scale(given[-1])
 
     def facts(self) -> dict[str, Any]:
         """``compile_s``: of the longest first call at a size."""
@@ -123,3 +161,10 @@ class Contender:
         from shapewright.torch.reports import report  # noqa: PLC0415
 
         return {**told, "report": report().to_json()}
+
+
+def _need(*packages: str) -> None:
+    """Raises DoesNotApply where one is not installed."""
+    for name in packages:
+        if find_spec(name) is None:
+            raise DoesNotApply(f"{name} is not installed: pip install -e '.[rivals]'")

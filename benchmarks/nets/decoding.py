@@ -55,9 +55,9 @@ def with_pytorchs_kernels(model: nn.Module) -> nn.Module:
 class Attention(nn.Module):  # type: ignore[misc]
     def __init__(self, linear: Linear, width: int, heads: int, groups: int) -> None:
         super().__init__()
-        self.size, self.is_grouped, kept = width // heads, groups != heads, width // heads * groups
+        self.size, self.is_grouped, self.kept = width // heads, groups != heads, width // heads * groups
         self.q, self.o = (linear(width, width) for _ in range(2))
-        self.k, self.v = (linear(width, kept) for _ in range(2))
+        self.k, self.v = (linear(width, self.kept) for _ in range(2))
 
     def forward(
         self, x: torch.Tensor, past: torch.Tensor, turn: tuple[torch.Tensor, torch.Tensor]
@@ -81,7 +81,7 @@ class Layer(nn.Module):  # type: ignore[misc]
         self.attention = Attention(linear, width, heads, groups)
         self.first, self.second = nn.RMSNorm(width, EPS), nn.RMSNorm(width, EPS)
         self.gate, self.up = (linear(width, inner) for _ in range(2))
-        self.down = linear(inner, width)
+        self.down, self.inner = linear(inner, width), inner
 
     def forward(
         self, x: torch.Tensor, past: torch.Tensor, turn: tuple[torch.Tensor, torch.Tensor]
@@ -116,3 +116,10 @@ class Step(nn.Module):  # type: ignore[misc]
             x, new = layer(x, before, turn)
             kept.append(new)
         return self.head(self.norm(x)), torch.stack(kept)
+
+    def bytes_read(self, past: int) -> int:
+        """What a step reads at the least, behind so many words: the weights of its products, and keys and values."""
+        layers = [each for each in self.modules() if isinstance(each, FourBits | nn.Linear)]
+        weights = sum(each.nbytes for layer in layers for each in (*layer.parameters(False), *layer.buffers(False)))
+        kept = sum(2 * layer.attention.kept for layer in self.layers)
+        return int(weights + kept * past * self.words.weight.itemsize)

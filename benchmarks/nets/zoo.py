@@ -38,6 +38,7 @@ class Model:
         self.dtype = getattr(torch, told.get("dtype", "float32"))
         self.axis, self.packages = self.axes[-1][-1], told["from"].split(".")[:-1][:1]
         self.lengths, self.batches = range(1, told.get("lengths", 1) + 1), told.get("batches", [1])
+        self.is_step = kind == "step"
         self._told, self._noise = told, noise
 
     def build(self, dtype: torch.dtype | None = None) -> nn.Module:

@@ -211,6 +211,8 @@ def _models(document: Document) -> Told:
     how = "exported, " if protocol.get("exported") else ""
     what = f"{protocol['model']}, {how}threads: {protocol['threads']}, against the fastest of {', '.join(rivals)}"
     text = f"Against the fastest at each size: {value}, the least {worst}; {summary['trials']} trials."
+    if shares := [row["bandwidth_fraction"] for row in rows if row.get("bandwidth_fraction")]:
+        text += f" Of the rate at which as many threads read memory: {percent(min(shares))} to {percent(max(shares))}."
     return (what, value, worst), [*_table(head, *map(row, reversed(rows)), ["**mean**", "", *means]), "", text]
 
 

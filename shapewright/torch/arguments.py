@@ -1,13 +1,22 @@
-"""The arguments of a chain's calls as native.c takes them, and where values that only calls read lie in memory."""
+"""The arguments of a chain's calls as native.c takes them, and where values that only calls read lie in memory.
+
+Words that come one by one make every call's sizes new. So what is called is written down once, and of each combination
+of sizes one array of numbers, by a function of Python that is generated for the chain: constants are copied, what
+depends on sizes is computed.
+"""
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from array import array
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
+from shapewright.models.lifted import View, viewed
+from shapewright.torch.steps import Made, Sizes
 from tuner.program.language.dtypes import DTYPES as KNOWN
 
 ALIGNMENT = 64
@@ -25,7 +34,7 @@ class _Tensor(ctypes.Structure):
 
 
 class _Operand(ctypes.Structure):
-    _fields_ = (("tensor", _Tensor), ("offset", ctypes.c_int64), ("base", ctypes.c_int64))
+    _fields_ = (("tensor", _Tensor), ("at", ctypes.c_int64), ("base", ctypes.c_int64))
 
 
 class NativeCall(ctypes.Structure):
@@ -37,37 +46,190 @@ PACE_BYTES = 64
 """As many as native.c needs at most."""
 
 
+Number = int | str
+"""A number, or the expression of one: ``g`` are the sizes that a chain is given, ``v`` the shapes of what varies."""
+Described = tuple[Sequence[Number], str, int, Number]
+"""An operand: shape, dtype, the number of its base, and how many bytes it lies behind that."""
+Shapes = Sequence[Sequence[int]]
+
+
+# -- sizes as expressions ---------------------------------------------------------------------------------------------
+def times(numbers: Iterable[Number]) -> Number:
+    """The product."""
+    known, others = 1, list[str]()
+    for each in numbers:
+        if isinstance(each, int):
+            known *= each
+        else:
+            others.append(each)
+    if not known or not others:
+        return known
+    return "*".join([*others, *([str(known)] if known != 1 else [])])
+
+
+def numbers_of(sizes: Sizes, elements: Number = 0) -> list[Number]:
+    """``steps.sizes_of`` of any sizes."""
+    known = [None if size is None else size if size >= 0 else f"g[{-1 - size}]" for size in sizes]
+    others = times(size for size in known if size is not None)
+    rest = (
+        _rest(elements, others)
+        if isinstance(elements, int) and isinstance(others, int)
+        else f"rest({elements}, {others})"
+    )
+    return [rest if size is None else size for size in known]
+
+
+def place_of(made: Made, elements: Number) -> tuple[list[Number], Number]:
+    """``Made.placed`` of any sizes."""
+    sizes = numbers_of(made.sizes, elements)
+    size = times(sizes)
+    if made.piece is None:
+        return sizes, 0
+    if isinstance(elements, int) and isinstance(size, int):
+        return sizes, _first(made.piece, elements, size)
+    return sizes, f"first({made.piece}, {elements}, {size})"
+
+
+def joined(view: Sequence[Sequence[int]], sizes: Sequence[Number]) -> list[Number]:
+    return [times(sizes[axis] for axis in group) for group in view]
+
+
+def _rest(elements: int, others: int) -> int:
+    return elements // others if others else 0
+
+
+def _first(piece: int, elements: int, size: int) -> int:
+    return piece % (elements // size) * size if size else 0
+
+
+def _up(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+HELPERS: Mapping[str, Any] = {"rest": _rest, "first": _first, "up": _up, "max": max, "__builtins__": {}}
+
+
+# -- what varies ------------------------------------------------------------------------------------------------------
+Got = tuple[torch.Tensor, bool]
+"""An operand that is new at every call, in a row, and whether it is viewed as the library takes it; else its axes are
+to be joined."""
+
+
+def varying(
+    copies: dict[str, int], name: str, position: int, view: View
+) -> Callable[[Sequence[torch.Tensor]], Got]:  # fmt: skip
+    """What gets the operand of that name from a call's tensors; ``copies`` counts how often it had to be copied."""
+    axes = [axis for group in view for axis in group]
+    in_order = axes == list(range(len(axes)))
+
+    def get(tensors: Sequence[torch.Tensor]) -> Got:
+        given = tensors[position]
+        if in_order and given.is_contiguous() and given.dim() == len(axes):
+            return given, False
+        tensor = viewed(given, view).contiguous()
+        if tensor.data_ptr() != given.data_ptr():
+            copies[name] = copies.get(name, 0) + 1
+        return tensor, True
+
+    return get
+
+
+# -- calls ------------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
 class Bound:
-    """A chain's calls for some sizes, as native.c takes them. Nobody writes to it, but for native.c to ``pace``."""
+    """A chain's calls for some sizes, as native.c takes them: where they are described, the numbers that go with them,
+    and the memory that a call takes. ``pace``: what calls take with a team of threads and without, which native.c
+    writes to."""
 
-    def __init__(self) -> None:
-        self.calls: Any = None
-        self.steps: list[int] = []
-        """Those that have anything to compute, in order."""
-        self.bytes = 0
-        self.pace = ctypes.create_string_buffer(PACE_BYTES)
-        """What the calls take with a team of threads and without one, as native.c has it."""
-        self.outputs: list[tuple[list[int], torch.dtype]] = []
-        self._kept: list[Any] = []
+    calls: Any
+    numbers: array[int]
+    bytes: int
+    pace: Any
 
-    def add(self, step: int, entry: int, operands: Sequence[tuple[Sequence[int], str, int, int]]) -> None:
-        """``operands``: shape, dtype, base and offset of each."""
+
+@dataclass
+class Form:
+    """A chain's calls whatever the sizes."""
+
+    _numbers: list[Number] = field(default_factory=list)
+    _kept: list[Any] = field(default_factory=list)
+    _paces: dict[tuple[int, ...], Any] = field(default_factory=dict)
+    _calls: Any = None
+    _told: Callable[[Sequence[int], Shapes], tuple[array[int], int]] | None = None
+
+    def add(self, entry: int, operands: Sequence[Described]) -> None:
         described = (_Operand * len(operands))()
         for each, (shape, dtype, base, offset) in zip(described, operands, strict=True):
-            sizes = (ctypes.c_int64 * max(1, len(shape)))(*shape)
-            self._kept.append(sizes)
             own, known = each.tensor, KNOWN[dtype]
             own.code = BFLOAT if dtype == "bfloat16" else CODES[known.kind]
-            own.device, own.rank, own.bits = CPU, len(shape), known.bits
-            own.lanes, own.shape = 1, ctypes.addressof(sizes)
-            each.base, each.offset = base, offset
+            own.device, own.rank, own.bits, own.lanes = CPU, len(shape), known.bits, 1
+            each.base, each.at = base, len(self._numbers)
+            self._numbers += [*shape, offset]
         self._kept.append(described)
         self._kept.append(NativeCall(entry, ctypes.addressof(described), len(operands)))
-        self.steps.append(step)
 
-    def close(self) -> None:
+    def close(self, places: Places) -> None:
+        """``places``: what expressions read of where values lie."""
         calls = [each for each in self._kept if isinstance(each, NativeCall)]
-        self.calls = (NativeCall * len(calls))(*calls)
+        self._calls = (NativeCall * len(calls))(*calls)
+        base = array("q", [each if isinstance(each, int) else 0 for each in self._numbers])
+        lines = [f"a[{at}] = {each}" for at, each in enumerate(self._numbers) if not isinstance(each, int)]
+        body = "\n    ".join([*places.statements, "a = base[:]", *lines, f"return a, {places.total}"])
+        made: dict[str, Any] = {**HELPERS, "base": base}
+        exec(f"def numbers(g, v):\n    {body}", made)
+        self._told = made["numbers"]
+
+    def bound(self, sizes: Sequence[int], shapes: Shapes) -> Bound:
+        assert self._told is not None
+        numbers, size = self._told(sizes, shapes)
+        # Sizes that are about as large take about as long.
+        about = tuple(size.bit_length() for size in (*sizes, *(each for shape in shapes for each in shape)))
+        pace = self._paces.setdefault(about, ctypes.create_string_buffer(PACE_BYTES))
+        return Bound(self._calls, numbers, size, pace)
+
+
+# -- where values lie -------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Places:
+    """``offsets`` of values, and the bytes of all, as expressions over what ``statements`` compute."""
+
+    offsets: list[Number]
+    total: Number
+    statements: list[str]
+
+
+def places_of(needs: Sequence[tuple[Number, int, int]], sizes: Sequence[int], shapes: Shapes) -> Places:
+    """Places for values of ``(bytes, first, last)`` steps that need them, whatever the sizes; those at hand say which
+    are about as large.
+
+    Values whose bytes are known lie where they always do. The others share pieces behind them: a value gets the
+    smallest one that nobody has at the same time, and that is large enough; or else the largest.
+    """
+    known = [each for each in needs if isinstance(each[0], int)]
+    fixed, total = planned([(int(size), first, last) for size, first, last in known])
+    pieces: list[tuple[int, int, list[str]]] = []  # until when, how large, for which values
+    at = dict[int, int]()
+    for number, (size, first, last) in enumerate(needs):
+        if isinstance(size, int):
+            continue
+        now = int(eval(size, {**HELPERS, "g": sizes, "v": shapes}))
+        free = [each for each, (until, _, _) in enumerate(pieces) if until < first]
+        if free:
+            chosen = min(free, key=lambda each: (pieces[each][1] < now, abs(pieces[each][1] - now)))
+        else:
+            chosen = len(pieces)
+            pieces.append((last, now, []))
+        _, large, others = pieces[chosen]
+        pieces[chosen] = last, max(large, now), [*others, size]
+        at[number] = chosen
+    statements = [f"p0 = {total}"]
+    for number, (_, _, texts) in enumerate(pieces):
+        several = list(dict.fromkeys(texts))
+        largest = several[0] if len(several) == 1 else f"max({', '.join(several)})"
+        statements.append(f"p{number + 1} = p{number} + up({largest})")
+    known_places = iter(fixed)
+    offsets: list[Number] = [f"p{at[number]}" if number in at else next(known_places) for number in range(len(needs))]
+    return Places(offsets, f"p{len(pieces)}", statements)
 
 
 def planned(needs: Sequence[tuple[int, int, int]]) -> tuple[list[int], int]:
@@ -76,7 +238,7 @@ def planned(needs: Sequence[tuple[int, int, int]]) -> tuple[list[int], int]:
     placed: list[tuple[int, int, int, int]] = []
     places = []
     for least, first, last in needs:
-        size, at = -(-least // ALIGNMENT) * ALIGNMENT, 0
+        size, at = _up(least), 0
         for begin, end, since, until in sorted(placed):
             if first <= until and since <= last and begin < at + size:
                 at = max(at, end)

@@ -3,10 +3,10 @@
     chain(Tensor[] tensors, SymInt[] sizes, str plan) -> Tensor[]
 
 ``tensors`` are those that the calls read and that none of them makes; ``sizes`` what shapes are made of; ``plan`` says
-what is called with what. It is put into graphs behind all derivatives (``shapewright.torch.chains``) and has none. For
-each combination of sizes the calls' arguments are written down once, and values that only calls read have places in one
-piece of memory, by how long they are needed, which later calls use again. Where no machine code is at hand the calls
-are made one by one.
+what is called with what. It is put into graphs behind all derivatives (``shapewright.torch.chains``) and has none. The
+calls' arguments are written down once (``shapewright.torch.arguments``), and values that only calls read have places in
+one piece of memory, by how long they are needed, which later calls use again. Where no machine code is at hand the
+calls are made one by one.
 """
 
 from __future__ import annotations
@@ -22,18 +22,32 @@ from typing import Any
 import torch
 
 from shapewright.models.lifted import View
-from shapewright.torch.arguments import Bound, planned
+from shapewright.torch.arguments import (
+    Bound,
+    Described,
+    Form,
+    Got,
+    Number,
+    Places,
+    joined,
+    numbers_of,
+    place_of,
+    places_of,
+    times,
+    varying,
+)  # fmt: skip
+from shapewright.torch.joins import JOIN, Join
 from shapewright.torch.memory import MEMORY
 from shapewright.torch.native import address_of, native
 from shapewright.torch.op import NAMESPACE, prepared
-from shapewright.torch.plan import DTYPES, Call, Get, Plan, Taken, plan_of
+from shapewright.torch.plan import DTYPES, Call, Plan, Taken, plan_of
 from shapewright.torch.steps import ChainPlan, Made, Step, sizes_of
 from shapewright.torch.weights import Found, Operand, Weights
 
 log = logging.getLogger(__name__)
 
 MOST_BOUND = 256
-"""Combinations of sizes whose arguments are kept: some kilobytes each."""
+"""Combinations of sizes whose numbers are kept: some kilobytes each."""
 MOST_CHAINS = 1024
 """Chains that a process keeps, however many models it compiles: one that was dropped is made again at its next call."""
 MOST_OPERANDS = 64
@@ -56,21 +70,22 @@ class Chain:
 
     def __init__(self, plan: ChainPlan) -> None:
         self.plan = plan
-        self.calls = [prepared(step.plan) for step in plan.steps]
+        self.calls = [_call_of(step.plan) for step in plan.steps]
         self.inputs = 1 + max(each for step in plan.steps for each in step.inputs if isinstance(each, int))
         self.watch: Callable[[int, float], None] | None = None
         self._weights: Weights
-        self._varying: list[Get] = []
+        self._varying: list[Callable[[Sequence[torch.Tensor]], Got]] = []
         """What is got at each call: its shape depends on it."""
+        self._views: list[View] = []
+        """Of what varies."""
         self._read = self._operands()
+        self._forms: dict[tuple[Any, ...], Form] = {}
         self._bound: dict[tuple[Any, ...], Bound] = {}
         code = native()
         self._run: Any = None
         if code is not None and all(call.is_plain for call in self.calls):
             number, place = ctypes.c_int, ctypes.c_void_p
-            self._run = ctypes.CFUNCTYPE(number, place, number, number, place, place, place)(
-                address_of(code, "run_chain")
-            )
+            self._run = ctypes.CFUNCTYPE(number, place, number, number, *[place] * 4)(address_of(code, "run_chain"))
         self._threads = max(call.threads for call in self.calls)
         self._is_refused = False
 
@@ -78,19 +93,18 @@ class Chain:
         """Of each call where its operands come from, but for the output."""
         constants, kept = set(self.plan.constants), list[Operand]()
 
-        def read(step: Step, call: Call, name: str, taken: Taken) -> _Read:
+        def read(step: Step, call: Call | Join, name: str, taken: Taken) -> _Read:
             sources = [None if each is None else step.inputs[each] for each in taken.inputs]
             if (made := next((each for each in sources if isinstance(each, Made)), None)) is not None:
                 return made, taken.view
             given = tuple(each if isinstance(each, int) else None for each in sources)
-            positions, get = (
-                [each for each in given if each is not None],
-                call.getter(name, replace(taken, inputs=given)),
-            )
+            positions = [each for each in given if each is not None]
             if taken.is_kept or constants.issuperset(positions):
+                get = call.getter(name, replace(taken, inputs=given))
                 kept.append(Operand(get, tuple(positions), taken.is_kept))
                 return len(kept) - 1
-            self._varying.append(get)
+            self._varying.append(varying(call.copies, name, positions[0], taken.view))
+            self._views.append(taken.view)
             return -len(self._varying)
 
         found = [
@@ -119,15 +133,18 @@ class Chain:
         if self._run is None:
             return self._singly(tensors, sizes, outs)
         weights = self._weights.of(tensors)
-        varying = [get(tensors) for get in self._varying]
-        key = (*sizes, weights.number, *[(value.shape, value.dtype) for value in varying])
-        bound = self._bound.get(key) or self._bind(key, weights, varying, sizes)
+        got = [get(tensors) for get in self._varying]
+        key = (*sizes, weights.number, *[(value.shape, value.dtype, is_viewed) for value, is_viewed in got])
+        bound = self._bound.get(key) or self._bind(key, weights, got, sizes)
         memory = MEMORY.take(bound.bytes)
-        bases = weights.pointers + array("Q", [each.data_ptr() for each in (*varying, memory, *outs)])
-        count, watch = len(bound.steps), self.watch
+        bases = weights.pointers + array("Q", [value.data_ptr() for value, _ in got])
+        bases.extend([memory.data_ptr(), *[each.data_ptr() for each in outs]])
+        count, watch = len(self.calls), self.watch
         seconds = (ctypes.c_double * count)() if watch else None
-        given = ctypes.addressof(bound.calls), count, self._threads, bases.buffer_info()[0], seconds, bound.pace
-        is_refused = self._run(*given)
+        numbers = bound.numbers.buffer_info()[0]
+        is_refused = self._run(
+            ctypes.addressof(bound.calls), count, self._threads, bases.buffer_info()[0], numbers, seconds, bound.pace
+        )
         MEMORY.give(memory)
         if is_refused:
             # Made again one by one, the call that fails says why.
@@ -136,7 +153,7 @@ class Chain:
                 log.warning("a chain of %d calls is made one by one: its machine code refused it", len(self.calls))
             return self._singly(tensors, sizes, outs)
         if watch is not None and seconds is not None:
-            for step, took in zip(bound.steps, seconds, strict=True):
+            for step, took in enumerate(seconds):
                 watch(step, took)
         return None
 
@@ -152,48 +169,68 @@ class Chain:
 
     # -- arguments ----------------------------------------------------------------------------------------------------
     def _bind(
-        self, key: tuple[Any, ...], weights: Found, varying: Sequence[torch.Tensor], sizes: Sequence[int]
-    ) -> Bound:
-        bound, shapes = Bound(), [sizes_of(step.sizes, sizes) for step in self.plan.steps]
-        constants = len(self._weights)
-        memory = constants + len(varying)
-        base = {step: memory + 1 + number for number, step in enumerate(self.plan.outputs)}
-        offsets, bound.bytes = self._placed(shapes, base)
-
-        def read(each: _Read) -> tuple[Sequence[int], str, int, int]:
-            """Shape, dtype, base and offset."""
-            if not isinstance(each, int):
-                made, view = each
-                seen, first = made.placed(math.prod(shapes[made.step]), sizes)
-                dtype = self._dtype(made.step)
-                offset = offsets.get(made.step, 0) + first * dtype.itemsize
-                return _joined(view, seen), _name(dtype), base.get(made.step, memory), offset
-            if each >= 0:
-                return *weights.described[each], each, 0
-            value = varying[-1 - each]
-            return tuple(value.shape), _name(value.dtype), constants - 1 - each, 0
-
-        for step, (call, operands) in enumerate(zip(self.calls, self._read, strict=True)):
-            if 0 in shapes[step]:
-                continue
-            shape = _joined(call.view, shapes[step])
-            result = shape, _name(self._dtype(step)), base.get(step, memory), offsets.get(step, 0)
-            bound.add(step, call.entry, [*map(read, operands), result])
-        bound.close()
+        self, key: tuple[Any, ...], weights: Found, got: Sequence[Got], sizes: Sequence[int]
+    ) -> Bound:  # fmt: skip
+        shapes = [tuple(value.shape) for value, _ in got]
+        kind = (weights.number, *[(value.dim(), value.dtype, is_viewed) for value, is_viewed in got])
         # Of two threads that come here at once one is forgotten; either serves.
+        form = self._forms.get(kind)
+        if form is None:
+            form = self._forms[kind] = self._form(weights, got, sizes, shapes)
+        bound = form.bound(sizes, shapes)
         kept = list(self._bound.items())[-MOST_BOUND + 1 :]
         self._bound = {**dict(kept), key: bound}
         return bound
 
-    def _placed(self, shapes: Sequence[list[int]], outputs: Iterable[int]) -> tuple[dict[int, int], int]:
-        """Where the values that are no outputs lie in the memory of a call, and how much that is."""
+    def _form(
+        self, weights: Found, got: Sequence[Got], sizes: Sequence[int], given: Sequence[tuple[int, ...]]
+    ) -> Form:  # fmt: skip
+        form, shapes = Form(), [numbers_of(step.sizes) for step in self.plan.steps]
+        constants = len(self._weights)
+        memory = constants + len(got)
+        base = {step: memory + 1 + number for number, step in enumerate(self.plan.outputs)}
+        inner = [step for step in range(len(shapes)) if step not in base]
+        places = self._places(inner, shapes, sizes, given)
+        offsets = dict(zip(inner, places.offsets, strict=True))
+
+        def read(each: _Read) -> Described:
+            if not isinstance(each, int):
+                made, view = each
+                seen, first = place_of(made, times(shapes[made.step]))
+                dtype = self._dtype(made.step)
+                behind, offset = times([first, dtype.itemsize]), offsets.get(made.step, 0)
+                at = f"{offset} + {behind}" if behind and offset else behind or offset
+                return joined(view, seen), _name(dtype), base.get(made.step, memory), at
+            if each >= 0:
+                return *weights.described[each], each, 0
+            place = -1 - each
+            value, is_viewed = got[place]
+            own: list[Number] = [f"v[{place}][{axis}]" for axis in range(value.dim())]
+            seen = own if is_viewed else joined(self._views[place], own)
+            return seen, _name(value.dtype), constants + place, 0
+
+        for step, (call, operands) in enumerate(zip(self.calls, self._read, strict=True)):
+            shape = joined(call.view, shapes[step])
+            result = shape, _name(self._dtype(step)), base.get(step, memory), offsets.get(step, 0)
+            form.add(call.entry, [*map(read, operands), result])
+        form.close(places)
+        return form
+
+    def _places(
+        self, inner: Sequence[int], shapes: Sequence[Sequence[Number]], sizes: Sequence[int],
+        given: Sequence[tuple[int, ...]],
+    ) -> Places:  # fmt: skip
+        """Where the values that are no outputs lie in the memory of a call."""
         last = {step: step for step in range(len(shapes))}
         for at, step in enumerate(self.plan.steps):
             last.update({each.step: at for each in step.inputs if isinstance(each, Made)})
-        inner = [step for step in range(len(shapes)) if step not in set(outputs)]
-        needs = [(math.prod(shapes[step]) * self._dtype(step).itemsize, step, last[step]) for step in inner]
-        places, total = planned(needs)
-        return dict(zip(inner, places, strict=True)), total
+        needs = [(times([*shapes[step], self._dtype(step).itemsize]), step, last[step]) for step in inner]
+        return places_of(needs, sizes, given)
+
+
+def _call_of(text: str) -> Call | Join:
+    plan = plan_of(text)
+    return Join(plan) if plan.digest == JOIN else prepared(text)
 
 
 def _seen(value: torch.Tensor, made: Made, given: Sequence[int]) -> torch.Tensor:
@@ -203,10 +240,6 @@ def _seen(value: torch.Tensor, made: Made, given: Sequence[int]) -> torch.Tensor
 
 def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
-
-
-def _joined(view: Sequence[Sequence[int]], sizes: Sequence[int]) -> list[int]:
-    return [math.prod(sizes[axis] for axis in group) for group in view]
 
 
 # -- the operator ---------------------------------------------------------------------------------------------------

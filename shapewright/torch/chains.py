@@ -1,8 +1,9 @@
 """Calls of libraries that follow one another in a graph become chains (``shapewright.torch.chain``).
 
-Between two calls of a chain there are only views, of whole values or of pieces that lie in a row, such as the last row.
-What stands between them otherwise goes before the chain, if it reads nothing of it, or behind. A call that reads what
-stands behind begins a new chain.
+Between two calls of a chain there are only views, of whole values or of pieces that lie in a row, such as the last row,
+and joins of values to what is at hand, as of keys to those of words before (``shapewright.torch.joins``). What stands
+between them otherwise goes before the chain, if it reads nothing of it, or behind. A call that reads what stands behind
+begins a new chain.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import torch
 from torch import fx
 
 from shapewright.torch.chain import chain, is_made_in_order, may_be_chained
+from shapewright.torch.joins import is_at_hand, join_of, sizes_of_join
 from shapewright.torch.op import call, prepared
 from shapewright.torch.plan import Plan, plan_of
 from shapewright.torch.steps import ChainPlan, Made, Sizes, Step
@@ -25,6 +27,9 @@ VIEWS = frozenset({aten.view.default, aten._unsafe_view.default, aten.reshape.de
 REST = -1
 """A view's size that is what the elements make up."""
 SHORTEST = 2
+
+Parts = tuple[Sequence[fx.Node], Sequence[Any], str]
+"""Of a call: the tensors, the sizes of its value, and its plan."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +45,7 @@ class _Seen:
 class _Found:
     """Calls in order, and what depends on them."""
 
-    calls: list[fx.Node] = field(default_factory=list)
+    calls: dict[fx.Node, Parts] = field(default_factory=dict)
     inside: dict[fx.Node, _Seen] = field(default_factory=dict)
     behind: set[fx.Node] = field(default_factory=set)
 
@@ -48,11 +53,14 @@ class _Found:
         """Whether a node draws random numbers behind another one that does: they keep their order."""
         return _is_random(node) and any(map(_is_random, self.behind))
 
-    def takes(self, node: fx.Node) -> bool:
+    def add(self, node: fx.Node, parts: Parts) -> None:
+        self.calls[node] = parts
+        self.inside[node] = _Seen(node, parts[1])
+
+    def takes(self, tensors: Sequence[fx.Node], text: str) -> bool:
         """Whether a call can be the next one."""
-        if any(each in self.behind for each in node.all_input_nodes):
+        if any(each in self.behind for each in tensors):
             return False
-        tensors, _, text = node.args
         for taken in plan_of(text).operands:
             read = [tensors[each] for each in taken.inputs if each is not None]
             axes = [axis for group in taken.view for axis in group]
@@ -93,13 +101,16 @@ def make_chains(module: fx.GraphModule, constants: Collection[str], frozen: int 
 
 def _found(graph: fx.Graph) -> list[_Found]:
     all_found = [_Found()]
-    for node in graph.nodes:
+    for node in list(graph.nodes):
         now = all_found[-1]
         if _can_be_called(node):
-            if not now.takes(node):
+            tensors, sizes, text = node.args
+            size_nodes = [each for each in sizes if isinstance(each, fx.Node)]
+            if not now.takes([*tensors, *size_nodes], text):
                 all_found.append(now := _Found())
-            now.calls.append(node)
-            now.inside[node] = _Seen(node, node.args[1])
+            now.add(node, (tensors, sizes, text))
+        elif (parts := _join(node, now)) is not None:
+            now.add(node, parts)
         elif any(each in now.behind for each in node.all_input_nodes) or now.is_drawn_behind(node):
             now.behind.add(node)
         elif any(each in now.inside for each in node.all_input_nodes):
@@ -118,6 +129,23 @@ def _can_be_called(node: fx.Node) -> bool:
     return is_made_in_order(plan) and bool(node.args[1]) and may_be_chained(prepared(node.args[2]))
 
 
+def _join(node: fx.Node, found: _Found) -> Parts | None:
+    """A join of what the calls have made to what is at hand, for a call to read; None where it is none of these."""
+    join = join_of(node) if _is_read_by_a_call(node) else None
+    if join is None:
+        return None
+    inputs, axis, text = join
+    made = {each for each in inputs if each in found.inside}
+    if not made or not found.takes(inputs, text) or not all(is_at_hand(each) for each in inputs if each not in made):
+        return None
+    sizes = sizes_of_join(node, inputs, axis, made)
+    return None if sizes is None else (inputs, sizes, text)
+
+
+def _is_read_by_a_call(node: fx.Node) -> bool:
+    return any(user.target is call or (user.target in VIEWS and _is_read_by_a_call(user)) for user in node.users)
+
+
 def _viewed(node: fx.Node, of: _Seen | None) -> _Seen | None:
     """What a node sees of a call's value; None where that is not in a row, or is no view at all."""
     if of is None:
@@ -127,8 +155,15 @@ def _viewed(node: fx.Node, of: _Seen | None) -> _Seen | None:
         known = all(isinstance(size, fx.Node) or (isinstance(size, int) and size >= REST) for size in sizes)
         # What the elements make up is known of whole values alone.
         return _Seen(of.call, sizes, of.piece) if known and (of.piece is None or REST not in sizes) else None
+    if node.target is aten.permute.default:
+        return _turned(of, node.args[1])
     if REST in of.sizes or len(node.args) < 2 or not isinstance(node.args[1], int):
         return None
+    if node.target is aten.transpose.int:
+        order = list(range(len(of.sizes)))
+        one, other = node.args[1:]
+        order[one], order[other] = order[other], order[one]
+        return _turned(of, order)
     axis = node.args[1]
     if node.target is aten.unsqueeze.default:
         axis %= len(of.sizes) + 1
@@ -141,6 +176,13 @@ def _viewed(node: fx.Node, of: _Seen | None) -> _Seen | None:
         piece = node.args[2]
         return _Seen(of.call, [*before, *behind], piece) if isinstance(piece, int) else None
     return None
+
+
+def _turned(of: _Seen, order: Sequence[int]) -> _Seen | None:
+    """A value whose axes change places, if only such of size 1 do."""
+    axes = [axis % len(of.sizes) for axis in order]
+    moved = [axis for axis in axes if of.sizes[axis] != 1]
+    return _Seen(of.call, [of.sizes[axis] for axis in axes], of.piece) if moved == sorted(moved) else None
 
 
 def _replace(graph: fx.Graph, found: _Found, constants: Collection[str], frozen: tuple[int, int]) -> None:
@@ -164,18 +206,18 @@ def _replace(graph: fx.Graph, found: _Found, constants: Collection[str], frozen:
         return tuple(map(size, given))
 
     steps = []
-    for node in found.calls:
+    for given, its_sizes, text in found.calls.values():
         inputs: list[int | Made] = []
-        for each in node.args[0]:
+        for each in given:
             if each in found.inside:
                 seen = found.inside[each]
                 inputs.append(Made(numbers[seen.call], sized(seen.sizes), seen.piece))
             else:
                 inputs.append(tensors.setdefault(each, len(tensors)))
-        steps.append(Step(node.args[2], tuple(inputs), sized(node.args[1])))
+        steps.append(Step(text, tuple(inputs), sized(its_sizes)))
     kept = tuple(number for node, number in tensors.items() if node.name in constants)
     plan = ChainPlan(tuple(steps), tuple(numbers[node] for node in outputs), kept, *frozen)
-    last = found.calls[-1]
+    last = next(reversed(found.calls))
     with graph.inserting_before(last):
         new = graph.call_function(chain, (list(tensors), list(sizes), plan.text()))
         new.meta = {**last.meta, "val": [node.meta["val"] for node in outputs]}

@@ -8,6 +8,7 @@
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdint.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -97,7 +98,7 @@ static void wait_and_help(team *team) {
   }
 }
 
-static void join(void *data) {
+static void take_part(void *data) {
   team *team = data;
   if (omp_get_thread_num()) return wait_and_help(team);
   own = omp_get_num_threads() > 1 ? team : 0;
@@ -114,7 +115,7 @@ static void with_team(int threads, void (*work)(void *), void *given) {
   if (threads < 2 || forked || own || (alone && alone--)) return work(given);
   team team = {.work = work, .given = given};
   int64_t before = now_ns();
-  GOMP_parallel(join, &team, (unsigned)threads, 0);
+  GOMP_parallel(take_part, &team, (unsigned)threads, 0);
   int64_t after = now_ns(), late = after - team.done_ns + team.waited_ns;
   if (late > LATE_NS && late > (after - before) / LATE_SHARE) alone = more = 2 * more < MOST_ALONE ? 2 * more + 1 : MOST_ALONE;
   else more = 0;
@@ -229,10 +230,16 @@ typedef struct {
 } tensor;
 typedef struct { int32_t type; uint32_t padding; void *value; } any;
 typedef int (*entry)(void *self, const any *arguments, int32_t count, any *result);
-// A tensor that lies `offset` bytes behind the base of that number.
-typedef struct { tensor tensor; int64_t offset, base; } operand;
+// A tensor whose sizes stand from number `at` on, and behind them how many bytes it lies behind the base of that number.
+typedef struct { tensor tensor; int64_t at, base; } operand;
 typedef struct { entry entry; const operand *operands; int64_t count; } call;
-typedef struct { const call *calls; int count, failed; char *const *bases; double *seconds; } chain;
+typedef struct { const call *calls; int count, failed; char *const *bases; int64_t *numbers; double *seconds; } chain;
+
+static int is_empty(const tensor *tensor) {
+  for (int axis = 0; axis < tensor->rank; axis++)
+    if (!tensor->shape[axis]) return 1;
+  return 0;
+}
 
 static void run_calls(void *given) {
   chain *chain = given;
@@ -245,10 +252,13 @@ static void run_calls(void *given) {
       return;
     }
     for (int i = 0; i < call->count; i++) {
-      tensors[i] = call->operands[i].tensor;
-      tensors[i].data = chain->bases[call->operands[i].base] + call->operands[i].offset;
+      const operand *operand = &call->operands[i];
+      tensors[i] = operand->tensor;
+      tensors[i].shape = chain->numbers + operand->at;
+      tensors[i].data = chain->bases[operand->base] + chain->numbers[operand->at + operand->tensor.rank];
       arguments[i] = (any){TENSOR, 0, &tensors[i]};
     }
+    if (call->count && is_empty(&tensors[call->count - 1])) continue; // Nothing is to be computed.
     int64_t before = chain->seconds ? now_ns() : 0;
     if (call->entry(0, arguments, (int32_t)call->count, &result)) {
       chain->failed = number + 1;
@@ -258,11 +268,43 @@ static void run_calls(void *given) {
   }
 }
 
+// -- joins --------------------------------------------------------------------------------------------------------------
+enum { SHARED_BYTES = 1 << 18 }; // less is copied by one thread
+typedef struct { const any *arguments; int count; int64_t rows; } join_of;
+
+static int64_t row_bytes(const tensor *tensor) { return tensor->shape[1] * tensor->bits / 8; }
+
+// One of some parts of the rows.
+static int join_part(int number, group *group, void *data) {
+  join_of *of = data;
+  const tensor *out = of->arguments[of->count - 1].value;
+  int64_t first = of->rows * number / group->count, last = of->rows * (number + 1) / group->count, at = 0;
+  for (int i = 0; i < of->count - 1; i++) {
+    const tensor *given = of->arguments[i].value;
+    int64_t size = row_bytes(given), whole = row_bytes(out);
+    for (int64_t row = first; size && row < last; row++)
+      memcpy((char *)out->data + row * whole + at, (const char *)given->data + row * size, (size_t)size);
+    at += size;
+  }
+  return 0;
+}
+
+// Matrices [rows, ...] next to each other, as a library is called: the last argument is the result.
+int join(void *self, const any *arguments, int32_t count, any *result) {
+  const tensor *out = arguments[count - 1].value;
+  join_of of = {arguments, count, out->shape[0]};
+  if (own && of.rows * row_bytes(out) > SHARED_BYTES) return launch(join_part, &of, 0);
+  group group = {0, 1};
+  return join_part(0, &group, &of);
+}
+
+// -- calls --------------------------------------------------------------------------------------------------------------
 // Make the calls in order with a team of so many threads, or of as many as PyTorch may have here, or by this thread
 // itself, by their pace; put what each took where `seconds` points to, if it does. Returns 0, or the number of the call
 // that failed, from 1. Writes nothing else but outputs: threads may share descriptions.
-int run_chain(const call *calls, int count, int threads, char *const *bases, double *seconds, pace *pace) {
-  chain chain = {calls, count, 0, bases, seconds};
+int run_chain(
+    const call *calls, int count, int threads, char *const *bases, int64_t *numbers, double *seconds, pace *pace) {
+  chain chain = {calls, count, 0, bases, numbers, seconds};
   threads = least(threads, omp_get_max_threads());
   if (threads < 2 || forked || own || by_itself) {
     run_calls(&chain);
@@ -276,7 +318,7 @@ int run_chain(const call *calls, int count, int threads, char *const *bases, dou
     by_itself = 0;
   } else {
     team team = {.work = run_calls, .given = &chain};
-    GOMP_parallel(join, &team, (unsigned)threads, 0);
+    GOMP_parallel(take_part, &team, (unsigned)threads, 0);
   }
   learn(pace, is_alone, now_ns() - before);
   return chain.failed;

@@ -99,6 +99,18 @@ def test_tiles_are_multiplied_and_constants_filled_up_for_them(dtype: str, tmp_p
     _check_symbols(tmp_path / "one" / "lib" / "libshapewright_one.so")
 
 
+@pytest.mark.skipif("avx512_bf16" not in native().hardware.features, reason="this CPU multiplies no pairs of bfloat16")
+def test_numbers_of_four_bits_are_packed_in_words(tmp_path: Path) -> None:
+    searched = SearchTask(
+        "dense_int4", {"m": T, "n": 40, "k": 64, "group": 32}, (T,),
+        dtype={"x": "bfloat16", "s": "bfloat16", "out": "bfloat16"}, target=native(),
+    )  # fmt: skip
+    space, random = rules_of(searched)[0].space(searched), np.random.default_rng(0)
+    kernel = next(each for each in iter(lambda: space.sample(random), None) if each.get("group") == 2)
+    files = build_library(Dispatcher(searched, (kernel,), 0, Leaf(0)), "job-1").files
+    _check_function(searched, CLibrary(files, tmp_path / "c"))
+
+
 def test_it_says_that_tiles_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own = native()
     if own.hardware.vector_bytes != 64:

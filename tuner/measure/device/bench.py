@@ -164,7 +164,9 @@ class Bench:
         key = (name, tensor.shape(dims), domain, layout)
         if key not in self._arrays:
             values = random_array(name, tensor.shape(dims), tensor.dtype, domain)
-            self._arrays[key] = Guarded.copy_of(layout.pack(values) if layout else values).array
+            packed = layout.pack(values) if layout else values
+            # Libraries keep what they have packed in huge pages.
+            self._arrays[key] = Guarded.copy_of(packed, has_huge_pages=layout is not None).array
         return self._arrays[key]
 
 

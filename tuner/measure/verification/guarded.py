@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import mmap
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +30,10 @@ POISON: Mapping[int, Any] = {
 spreads; overwritten, it shows. A large number as an integer, neither true nor false as a bool."""
 
 
+HUGE_BYTES = 2 << 20
+"""The size of huge pages of x86-64, and of AArch64 with pages of 4 KiB."""
+
+
 @dataclass(frozen=True, slots=True)
 class Guarded:
     """An array ``skew`` elements past an address aligned to ALIGNMENT bytes, and the poison on both sides of it."""
@@ -39,13 +45,15 @@ class Guarded:
     """All three in a row."""
 
     @staticmethod
-    def empty(shape: Sequence[int], dtype: np.dtype[Any], skew: int = 0) -> Guarded:
-        """Poisoned throughout: what is never written is wrong."""
+    def empty(shape: Sequence[int], dtype: np.dtype[Any], skew: int = 0, *, has_huge_pages: bool = False) -> Guarded:
+        """Poisoned throughout: what is never written is wrong. ``has_huge_pages``: where there are any."""
         size, aligned = math.prod(shape), ALIGNMENT // dtype.itemsize
         # A multiple of the alignment, so that the array starts where it is meant to.
         guard = -(-max(GUARD, GUARD_ROWS * (shape[-1] if shape else 1)) // aligned) * aligned
         poison = POISON[dtype.itemsize]
-        whole = np.full(size + 2 * guard + aligned + skew, poison, poison.dtype)
+        number = size + 2 * guard + aligned + skew
+        whole = _in_huge_pages(number, poison.dtype) if has_huge_pages else np.empty(number, poison.dtype)
+        whole[...] = poison
         skip = (-whole.ctypes.data % ALIGNMENT) // dtype.itemsize + skew
         start = skip + guard
         end = start + size
@@ -53,8 +61,8 @@ class Guarded:
         return Guarded(array, whole[skip:start], whole[end : end + guard], whole[skip : end + guard])
 
     @staticmethod
-    def copy_of(values: Array, skew: int = 0) -> Guarded:
-        guarded = Guarded.empty(values.shape, values.dtype, skew)
+    def copy_of(values: Array, skew: int = 0, *, has_huge_pages: bool = False) -> Guarded:
+        guarded = Guarded.empty(values.shape, values.dtype, skew, has_huge_pages=has_huge_pages)
         guarded.array[...] = values
         return guarded
 
@@ -65,6 +73,19 @@ class Guarded:
             if hit.size:
                 return f"{hit.size} elements {name} of {of} were overwritten, the nearest {hit[0] + 1} away"
         return None
+
+
+def _in_huge_pages(number: int, dtype: np.dtype[Any]) -> Array:
+    """An array that begins where a huge page does, and whose last one is its own, too."""
+    size = -(-number * dtype.itemsize // HUGE_BYTES) * HUGE_BYTES
+    memory = mmap.mmap(-1, size + HUGE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    # A kernel without huge pages says so: ordinary ones hold the same.
+    if (advice := getattr(mmap, "MADV_HUGEPAGE", None)) is not None:
+        with suppress(OSError):
+            memory.madvise(advice)
+    bytes_of = np.frombuffer(memory, np.uint8)
+    start = -bytes_of.ctypes.data % HUGE_BYTES
+    return bytes_of[start : start + number * dtype.itemsize].view(dtype)
 
 
 def bits(array: Array) -> Array:

@@ -26,7 +26,7 @@ from tuner.schedule.access import values
 from tuner.schedule.layout import Numbers
 from tuner.schedule.loops.estimates import Floats
 from tuner.schedule.product.atom import SIGNS, Atom
-from tuner.schedule.product.axes import packed_vectors
+from tuner.schedule.product.axes import OF_VECTORS, packed_vectors
 from tuner.schedule.product.context import Chunk, EmitContext, Panel
 from tuner.schedule.product.estimate import Estimate
 from tuner.schedule.product.product import Late, Right
@@ -46,6 +46,9 @@ WIDENED = 2.0
 """Operations of a vector of elements that are not float32."""
 JOINED = 3.0
 """Operations that make a vector of words of two of float32."""
+STREAM_START = 5000.0
+"""Bytes of a stream that would come in the time until prefetchers follow it, on an AMD EPYC (Zen 4) with huge pages:
+panels of one vector of four-bit numbers are short, and wide ones, behind each other, a single stream."""
 BESIDE = 0.6
 """What such an operation takes of the multiply-add units: many cores have further ones for shifts, logic and sums."""
 
@@ -239,7 +242,9 @@ class Decoded(Right):
         passes = of.tiles + (of.rest > 0)
         again = spilled * passes * of.columns * of.k * REGISTER_BYTES / c.l3_bytes
         left = of.rows * of.k * of.words.left_bytes / c.l3_bytes
-        return np.where(unpacked, again + left, in_place)
+        several, length = (of.of["panel"] == OF_VECTORS) & (of.nv > 1), of.k * of.words.right_bytes * of.lanes
+        found = np.where(several, 1.0 + STREAM_START / length, 1.0 / (1.0 + c.single))
+        return np.where(unpacked, again + left, in_place * np.where(self._are_looked_up(of), found, 1.0))
 
     def packing_cycles(self, of: Estimate) -> Floats:
         c, words, group = of.rates, of.columns * of.k, of.words.group
@@ -248,14 +253,17 @@ class Decoded(Right):
         if self.grouped:
             each = np.where(of.of["late"] > 0, self._operations(of.task, self.grouped.each), each)
         joined = np.where(group > 1, np.where(of.words.is_of_floats, JOINED, JOINED * group), 0.0)
-        pairs = [self.looks_up(of.hardware, atom) for atom in of.product.atoms(of.hardware).values()]
-        is_looked_up = (group == WORD_OF_FLOATS) & any(pairs)
-        operations = BESIDE * np.where(is_looked_up, LOOKED_UP, group * each + joined) / of.fma_per_cycle
+        operations = BESIDE * np.where(self._are_looked_up(of), LOOKED_UP, group * each + joined) / of.fma_per_cycle
         unpacking = words / of.lanes * (operations + of.lanes * REGISTER_BYTES / c.l2_bytes)
         size = words * of.words.right_bytes
         reading = size / np.where(size < 0.8 * of.hardware.l2_bytes, c.l2_bytes, c.l3_bytes)
         panels = of.blocks * (np.maximum(unpacking, reading) + c.stream_exposed * np.minimum(unpacking, reading))
         return np.where(of.of["pack"] > 0, panels, 0.0)
+
+    def _are_looked_up(self, of: Sizes) -> Floats:
+        """By kernel, whether its words are."""
+        found = [self.looks_up(of.hardware, atom) for atom in of.product.atoms(of.hardware).values()]
+        return np.asarray((of.words.group == WORD_OF_FLOATS) & any(found))
 
     def _operations(self, task: SearchTask, part: Expr) -> float:
         """What making a vector of a part of the weight takes."""

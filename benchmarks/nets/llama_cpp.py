@@ -27,7 +27,13 @@ def decoder(model: Step, folder: Path, threads: int) -> Callable[..., Sequence[A
 
     _write(model, file := folder / "model.gguf")
     made = llama_cpp.Llama(
-        str(file), n_ctx=MOST_WORDS, n_threads=threads, n_threads_batch=threads, use_mmap=False, verbose=False
+        str(file),
+        n_ctx=MOST_WORDS,
+        n_threads=threads,
+        n_threads_batch=threads,
+        use_mmap=False,
+        flash_attn=True,
+        verbose=False,
     )
     filled = -1
 
@@ -41,7 +47,7 @@ def decoder(model: Step, folder: Path, threads: int) -> Callable[..., Sequence[A
         # What was evaluated behind these words is forgotten.
         made.n_tokens = length
         made.eval([int(word[0, 0])])
-        logits = np.ctypeslib.as_array(llama_cpp.llama_get_logits(made.ctx), shape=(model.head_size,))
+        logits = np.ctypeslib.as_array(llama_cpp.llama_get_logits(made.ctx), shape=(model.words.num_embeddings,))
         return (logits,)
 
     return step

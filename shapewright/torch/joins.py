@@ -1,0 +1,111 @@
+"""Tensors joined along an axis by a step of a chain, as keys and values of words before and of new ones are.
+
+Inductor would copy them between two chains: what Python does around that takes longer than the copy.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Collection, Sequence
+from functools import reduce
+from typing import Any
+
+import torch
+from torch import fx
+
+from shapewright.models.lifted import View, viewed
+from shapewright.torch.native import address_of, native
+from shapewright.torch.plan import DTYPES, Get, Plan, Taken
+
+aten = torch.ops.aten
+JOIN = "join"
+"""In the place of a library's digest."""
+NAMES = {dtype: name for name, dtype in DTYPES.items()}
+PIECES = frozenset({aten.slice.Tensor, aten.select.int, aten.unsqueeze.default, aten.squeeze.dim, aten.squeeze.dims,
+                    aten.view.default, aten.unbind.int, aten.split.Tensor, aten.permute.default})  # fmt: skip
+"""Operators that make views of what is there."""
+
+
+class Join:
+    """A join as a chain has it: what ``Call`` is for a library. Safe to use from several threads."""
+
+    is_plain, threads = True, 1
+
+    def __init__(self, plan: Plan) -> None:
+        self.view, self.workload = plan.output, "torch.cat"
+        self.taken = [(str(number), taken) for number, taken in enumerate(plan.operands)]
+        self.copies: dict[str, int] = {}
+        self._axis = len(plan.output[0])
+
+    @property
+    def entry(self) -> int:
+        """The address of its code."""
+        code = native()
+        return 0 if code is None else address_of(code, "join")
+
+    def __call__(self, operands: Sequence[torch.Tensor], sizes: Sequence[int]) -> torch.Tensor:
+        return torch.cat(list(operands), self._axis).contiguous()
+
+    def getter(self, name: str, taken: Taken) -> Get:
+        """What gives the input of that name, as a tensor without gaps."""
+        (position,), view = taken.inputs, taken.view
+        assert position is not None
+        return lambda operands: viewed(operands[position], view).contiguous()
+
+
+def join_of(node: fx.Node) -> tuple[list[fx.Node], int, str] | None:
+    """What a node joins, along which axis, and the plan of that; None where it is no join, or not of such tensors."""
+    if node.target is not aten.cat.default or not isinstance(node.args[0], list | tuple):
+        return None
+    value, inputs = node.meta.get("val"), list(node.args[0])
+    axis = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)
+    tensors = [each.meta.get("val") for each in inputs if isinstance(each, fx.Node)]
+    if not isinstance(axis, int) or len(tensors) < len(inputs) or value is None or value.dtype not in NAMES:
+        return None
+    if any(tensor is None or tensor.dtype != value.dtype or tensor.dim() != value.dim() for tensor in tensors):
+        return None
+    axis %= max(value.dim(), 1)
+    view: View = (tuple(range(axis)), tuple(range(axis, value.dim())))
+    operands = tuple(Taken((number,), view) for number in range(len(inputs)))
+    return inputs, axis, Plan(JOIN, operands, view, NAMES[value.dtype]).text()
+
+
+def sizes_of_join(node: fx.Node, inputs: Sequence[fx.Node], axis: int, made: Collection[fx.Node]) -> list[Any] | None:
+    """The sizes of what a node joins, as numbers and nodes, which are put before it; None where they depend on those of
+    what the chain has ``made`` itself."""
+    shapes = [each.meta["val"].shape for each in inputs]
+    there = [at for at, each in enumerate(inputs) if each not in made]
+    if any(not isinstance(shape[axis], int) for at, shape in enumerate(shapes) if at not in there):
+        return None
+    known = [shape for shape in shapes if all(isinstance(size, int) for size in shape)]
+    if not there and not known:
+        return None
+
+    def size(of: int, at: int) -> Any:
+        size = shapes[of][at]
+        return size if isinstance(size, int) else _added(node.graph, aten.sym_size.int, (inputs[of], at), size)
+
+    def total(one: Any, other: Any) -> Any:
+        if isinstance(one, int) and isinstance(other, int):
+            return one + other
+        value = sum(each.meta["val"] if isinstance(each, fx.Node) else each for each in (one, other))
+        return _added(node.graph, operator.add, (one, other), value)
+
+    first = there[0] if there else 0
+    with node.graph.inserting_before(node):
+        sizes = [size(first, at) for at in range(len(shapes[0]))]
+        sizes[axis] = reduce(total, [size(at, axis) for at in range(len(inputs))])
+    return sizes
+
+
+def _added(graph: fx.Graph, target: Any, args: tuple[Any, ...], value: Any) -> fx.Node:
+    new = graph.call_function(target, args)
+    new.meta["val"] = value
+    return new
+
+
+def is_at_hand(node: fx.Node) -> bool:
+    """Whether a node is an input of the graph, or a piece of one: nothing is to be computed for it."""
+    while node.target in PIECES or node.target is operator.getitem:
+        node = node.args[0]
+    return node.op in ("placeholder", "get_attr")
