@@ -15,8 +15,9 @@ import ctypes
 import logging
 import math
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -45,6 +46,10 @@ from shapewright.torch.steps import ChainPlan, Made, Step, sizes_of
 from shapewright.torch.weights import Found, Operand, Weights
 
 log = logging.getLogger(__name__)
+# As Inductor calls it, past the dispatcher, where this version of PyTorch has it; on the CPU whatever the default is.
+empty: Callable[..., torch.Tensor] = getattr(
+    torch._C._dynamo.guards, "_empty_strided_cpu", partial(torch.empty_strided, device="cpu")
+)
 
 MOST_BOUND = 256
 """Combinations of sizes whose numbers are kept: some kilobytes each."""
@@ -79,6 +84,7 @@ class Chain:
         self._views: list[View] = []
         """Of what varies."""
         self._read = self._operands()
+        self._shapes: dict[tuple[int, ...], list[tuple[tuple[int, ...], tuple[int, ...], torch.dtype]]] = {}
         self._forms: dict[tuple[Any, ...], Form] = {}
         self._bound: dict[tuple[Any, ...], Bound] = {}
         code = native()
@@ -91,7 +97,7 @@ class Chain:
 
     def _operands(self) -> list[list[_Read]]:
         """Of each call where its operands come from, but for the output."""
-        constants, kept = set(self.plan.constants), list[Operand]()
+        constants, kept, seen = set(self.plan.constants), list[Operand](), dict[tuple[int, View], int]()
 
         def read(step: Step, call: Call | Join, name: str, taken: Taken) -> _Read:
             sources = [None if each is None else step.inputs[each] for each in taken.inputs]
@@ -103,9 +109,12 @@ class Chain:
                 get = call.getter(name, replace(taken, inputs=given))
                 kept.append(Operand(get, tuple(positions), taken.is_kept))
                 return len(kept) - 1
-            self._varying.append(varying(call.copies, name, positions[0], taken.view))
-            self._views.append(taken.view)
-            return -len(self._varying)
+            # Rotary embeddings of all layers read the same: it is looked at once.
+            number = seen.setdefault((positions[0], taken.view), len(seen))
+            if number == len(self._varying):
+                self._varying.append(varying(call.copies, name, positions[0], taken.view))
+                self._views.append(taken.view)
+            return -1 - number
 
         found = [
             [read(step, call, name, taken) for name, taken in call.taken]
@@ -115,15 +124,20 @@ class Chain:
         return found
 
     def __call__(self, tensors: Sequence[torch.Tensor], sizes: Sequence[int]) -> list[torch.Tensor]:
-        outs = [
-            torch.empty(sizes_of(step.sizes, sizes), dtype=self._dtype(at), device="cpu")
-            for at, step in self._outputs()
-        ]
+        outs = [empty(*each) for each in self._shapes.get(tuple(sizes)) or self._shaped(sizes)]
         self.into(tensors, sizes, outs)
         return outs
 
-    def _outputs(self) -> Iterable[tuple[int, Step]]:
-        return ((at, self.plan.steps[at]) for at in self.plan.outputs)
+    def _shaped(self, sizes: Sequence[int]) -> list[tuple[tuple[int, ...], tuple[int, ...], torch.dtype]]:
+        """Sizes, strides and dtypes of the outputs."""
+        shapes = [tuple(sizes_of(self.plan.steps[at].sizes, sizes)) for at in self.plan.outputs]
+        strides = [
+            tuple(math.prod(max(1, size) for size in shape[axis + 1 :]) for axis in range(len(shape)))
+            for shape in shapes
+        ]
+        found = list(zip(shapes, strides, map(self._dtype, self.plan.outputs), strict=True))
+        self._shapes = {**dict(list(self._shapes.items())[-MOST_BOUND + 1 :]), tuple(sizes): found}
+        return found
 
     def _dtype(self, step: int) -> torch.dtype:
         return DTYPES[plan_of(self.plan.steps[step].plan).dtype]
