@@ -256,8 +256,8 @@ FAULTS = (
     Fault(
         "torch: a chain makes a call before what it reads",
         "shapewright/torch/chains.py",
-        "if any(each in self.behind for each in node.all_input_nodes):",
-        "if not node.all_input_nodes:",
+        "if any(each in self.behind for each in tensors):",
+        "if not tensors:",
         "torch/test_chains.py",
         "in_a_row",
     ),

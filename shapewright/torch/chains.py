@@ -45,7 +45,9 @@ class _Seen:
 class _Found:
     """Calls in order, and what depends on them."""
 
-    calls: dict[fx.Node, Parts] = field(default_factory=dict)
+    calls: list[fx.Node] = field(default_factory=list)
+    joins: dict[fx.Node, tuple[Sequence[Any], str]] = field(default_factory=dict)
+    """Those of the calls that are joins: the sizes and the plan."""
     inside: dict[fx.Node, _Seen] = field(default_factory=dict)
     behind: set[fx.Node] = field(default_factory=set)
 
@@ -53,9 +55,16 @@ class _Found:
         """Whether a node draws random numbers behind another one that does: they keep their order."""
         return _is_random(node) and any(map(_is_random, self.behind))
 
-    def add(self, node: fx.Node, parts: Parts) -> None:
-        self.calls[node] = parts
-        self.inside[node] = _Seen(node, parts[1])
+    def add(self, node: fx.Node) -> None:
+        self.calls.append(node)
+        self.inside[node] = _Seen(node, self.parts(node)[1])
+
+    def parts(self, node: fx.Node) -> Parts:
+        """Of a call, as they are now: what another chain has made has taken the place of its calls."""
+        if node not in self.joins:
+            return node.args  # type: ignore[no-any-return]
+        sizes, text = self.joins[node]
+        return list(node.args[0]), sizes, text
 
     def takes(self, tensors: Sequence[fx.Node], text: str) -> bool:
         """Whether a call can be the next one."""
@@ -108,9 +117,10 @@ def _found(graph: fx.Graph) -> list[_Found]:
             size_nodes = [each for each in sizes if isinstance(each, fx.Node)]
             if not now.takes([*tensors, *size_nodes], text):
                 all_found.append(now := _Found())
-            now.add(node, (tensors, sizes, text))
-        elif (parts := _join(node, now)) is not None:
-            now.add(node, parts)
+            now.add(node)
+        elif (join := _join(node, now)) is not None:
+            now.joins[node] = join
+            now.add(node)
         elif any(each in now.behind for each in node.all_input_nodes) or now.is_drawn_behind(node):
             now.behind.add(node)
         elif any(each in now.inside for each in node.all_input_nodes):
@@ -129,8 +139,9 @@ def _can_be_called(node: fx.Node) -> bool:
     return is_made_in_order(plan) and bool(node.args[1]) and may_be_chained(prepared(node.args[2]))
 
 
-def _join(node: fx.Node, found: _Found) -> Parts | None:
-    """A join of what the calls have made to what is at hand, for a call to read; None where it is none of these."""
+def _join(node: fx.Node, found: _Found) -> tuple[Sequence[Any], str] | None:
+    """The sizes and the plan of a join of what the calls have made to what is at hand, for a call to read; None where
+    it is none of these."""
     join = join_of(node) if _is_read_by_a_call(node) else None
     if join is None:
         return None
@@ -139,7 +150,7 @@ def _join(node: fx.Node, found: _Found) -> Parts | None:
     if not made or not found.takes(inputs, text) or not all(is_at_hand(each) for each in inputs if each not in made):
         return None
     sizes = sizes_of_join(node, inputs, axis, made)
-    return None if sizes is None else (inputs, sizes, text)
+    return None if sizes is None else (sizes, text)
 
 
 def _is_read_by_a_call(node: fx.Node) -> bool:
@@ -206,7 +217,7 @@ def _replace(graph: fx.Graph, found: _Found, constants: Collection[str], frozen:
         return tuple(map(size, given))
 
     steps = []
-    for given, its_sizes, text in found.calls.values():
+    for given, its_sizes, text in map(found.parts, found.calls):
         inputs: list[int | Made] = []
         for each in given:
             if each in found.inside:
@@ -217,7 +228,7 @@ def _replace(graph: fx.Graph, found: _Found, constants: Collection[str], frozen:
         steps.append(Step(text, tuple(inputs), sized(its_sizes)))
     kept = tuple(number for node, number in tensors.items() if node.name in constants)
     plan = ChainPlan(tuple(steps), tuple(numbers[node] for node in outputs), kept, *frozen)
-    last = next(reversed(found.calls))
+    last = found.calls[-1]
     with graph.inserting_before(last):
         new = graph.call_function(chain, (list(tensors), list(sizes), plan.text()))
         new.meta = {**last.meta, "val": [node.meta["val"] for node in outputs]}
