@@ -87,7 +87,7 @@ def place_of(made: Made, elements: Number) -> tuple[list[Number], Number]:
         return sizes, 0
     if isinstance(elements, int) and isinstance(size, int):
         return sizes, _first(made.piece, elements, size)
-    return sizes, f"first({made.piece}, {elements}, {size})"
+    return sizes, f"first({int(made.piece)}, {elements}, {size})"
 
 
 def joined(view: Sequence[Sequence[int]], sizes: Sequence[Number]) -> list[Number]:
@@ -139,12 +139,13 @@ def varying(
 class Bound:
     """A chain's calls for some sizes, as native.c takes them: where they are described, the numbers that go with them,
     and the memory that a call takes. ``pace``: what calls take with a team of threads and without, which native.c
-    writes to."""
+    writes to; ``kept``: what the descriptions point to."""
 
     calls: Any
     numbers: array[int]
     bytes: int
     pace: Any
+    kept: list[Any]
 
 
 @dataclass
@@ -185,7 +186,7 @@ class Form:
         # Sizes that are about as large take about as long.
         about = tuple(size.bit_length() for size in (*sizes, *(each for shape in shapes for each in shape)))
         pace = self._paces.setdefault(about, ctypes.create_string_buffer(PACE_BYTES))
-        return Bound(self._calls, numbers, size, pace)
+        return Bound(self._calls, numbers, size, pace, self._kept)
 
 
 # -- where values lie -------------------------------------------------------------------------------------------------

@@ -53,6 +53,8 @@ empty: Callable[..., torch.Tensor] = getattr(
 
 MOST_BOUND = 256
 """Combinations of sizes whose numbers are kept: some kilobytes each."""
+MOST_FORMS = 8
+"""Descriptions of its calls that a chain keeps: another one is needed for constants of other shapes or dtypes."""
 MOST_CHAINS = 1024
 """Chains that a process keeps, however many models it compiles: one that was dropped is made again at its next call."""
 MOST_OPERANDS = 64
@@ -190,7 +192,8 @@ class Chain:
         # Of two threads that come here at once one is forgotten; either serves.
         form = self._forms.get(kind)
         if form is None:
-            form = self._forms[kind] = self._form(weights, got, sizes, shapes)
+            form = self._form(weights, got, sizes, shapes)
+            self._forms = {**dict(list(self._forms.items())[-MOST_FORMS + 1 :]), kind: form}
         bound = form.bound(sizes, shapes)
         kept = list(self._bound.items())[-MOST_BOUND + 1 :]
         self._bound = {**dict(kept), key: bound}

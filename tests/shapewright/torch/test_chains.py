@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 from dataclasses import replace
 from pathlib import Path
@@ -270,6 +271,20 @@ def test_sizes_are_kept_up_to_a_bound(one: tuple[Rows, Chain], monkeypatch: pyte
             x = torch.rand(rows, WIDTH)
             assert close(chain(tensors_of(model, x), [rows])[0], model(x))
     assert [key[0] for key in chain._bound] == [5, 6, 2]
+
+
+def test_forms_are_kept_up_to_a_bound(one: tuple[Rows, Chain], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was bound by one that was dropped is still described."""
+    model, chain = one
+    monkeypatch.setattr(chains, "MOST_FORMS", 1)
+    wide = copy.deepcopy(model).double()
+    with torch.no_grad():
+        for rows in (3, 4, 3):
+            x = torch.rand(rows, WIDTH)
+            assert close(chain(tensors_of(model, x), [rows])[0], model(x))
+            with pytest.raises(ShapewrightError):
+                chain(tensors_of(wide, x.double()), [rows])
+    assert len(chain._forms) == 1
 
 
 def test_who_watches_hears_of_each_call(one: tuple[Rows, Chain]) -> None:
