@@ -75,6 +75,8 @@ class Contender:
 
         if not isinstance(self._model, Step):
             raise DoesNotApply("it is compared at steps of decoders alone")
+        if self._threads > 1:
+            raise DoesNotApply("what several threads read of its buffer stays in part in the cache that they share")
         target, model = native(), self._model
         read, size = (
             read_call(loaded_roof(target, self._threads), target, self._threads),
