@@ -77,8 +77,8 @@ def sizes_of_join(node: fx.Node, inputs: Sequence[fx.Node], axis: int, made: Col
     there = [at for at, each in enumerate(inputs) if each not in made]
     if any(not isinstance(shape[axis], int) for at, shape in enumerate(shapes) if at not in there):
         return None
-    known = [shape for shape in shapes if all(isinstance(size, int) for size in shape)]
-    if not there and not known:
+    known = [at for at, shape in enumerate(shapes) if all(isinstance(size, int) for size in shape)]
+    if not (readable := there or known):
         return None
 
     def size(of: int, at: int) -> Any:
@@ -91,9 +91,8 @@ def sizes_of_join(node: fx.Node, inputs: Sequence[fx.Node], axis: int, made: Col
         value = sum(each.meta["val"] if isinstance(each, fx.Node) else each for each in (one, other))
         return _added(node.graph, operator.add, (one, other), value)
 
-    first = there[0] if there else 0
     with node.graph.inserting_before(node):
-        sizes = [size(first, at) for at in range(len(shapes[0]))]
+        sizes = [size(readable[0], at) for at in range(len(shapes[0]))]
         sizes[axis] = reduce(total, [size(at, axis) for at in range(len(inputs))])
     return sizes
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import mmap
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,10 +79,13 @@ def _in_huge_pages(number: int, dtype: np.dtype[Any]) -> Array:
     """An array that begins where a huge page does, and whose last one is its own, too."""
     size = -(-number * dtype.itemsize // HUGE_BYTES) * HUGE_BYTES
     memory = mmap.mmap(-1, size + HUGE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    # A kernel without huge pages says so: ordinary ones hold the same.
     if (advice := getattr(mmap, "MADV_HUGEPAGE", None)) is not None:
-        with suppress(OSError):
+        try:
             memory.madvise(advice)
+        except OSError as error:
+            # A kernel without huge pages says so: ordinary ones hold the same.
+            if error.errno != errno.EINVAL:
+                raise
     bytes_of = np.frombuffer(memory, np.uint8)
     start = -bytes_of.ctypes.data % HUGE_BYTES
     return bytes_of[start : start + number * dtype.itemsize].view(dtype)
