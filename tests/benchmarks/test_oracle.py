@@ -21,7 +21,7 @@ def test_candidates_of_a_shape_are_the_librarys_the_searchs_and_fresh_ones(
     monkeypatch.setattr(oracle, "FRESH", 2)
     rows = sw.ShapeVar("T", range(1, 17))
     task = sw.SearchTask("dense", {"m": 4 * rows, "n": 64, "k": 48}, (rows,), [4, 16], target=native())
-    tuned = tune_here(task, trials=4, seconds=30)
+    tuned = tune_here(task, trials=4)
     (finding,) = findings(tuned, tuned.save(tmp_path / "ours"), [{"T": 7}])
     own = {kernel.id for kernel in sw.load(tmp_path / "ours").kernels}
     measured = {result.kernel.id for result in tuned.results if result.ok}

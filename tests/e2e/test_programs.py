@@ -88,7 +88,7 @@ def test_programs_go_from_submit_to_a_call(start: Start, tmp_path: Path) -> None
     for name, program in PROGRAMS.items():
         job = tmp_path / f"{name}.yaml"
         document = {"workload": program.workload, "shape_vars": program.shape_vars}
-        job.write_text(yaml.safe_dump({**document, "budget": {"trials": 2, "seconds": 60}}))
+        job.write_text(yaml.safe_dump({**document, "budget": {"trials": 2}}))
         done = up.shapewright("submit", job, "--wait", "--timeout", 140, "--json")
         assert done.code == 0, done.out + up.logs()
         pulled = up.shapewright("pull", job, "-o", tmp_path / name, "--json")
