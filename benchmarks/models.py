@@ -36,7 +36,8 @@ from benchmarks.compare.summary import against, held_out, mean, ratios
 from benchmarks.harness.remote import Remote, in_own_process
 from benchmarks.harness.results import Row, finish, grouped, names, options_of, say
 from benchmarks.harness.turns import alternate
-from benchmarks.nets.contenders import COMPILED, EAGER, OURS, STREAM, Contender
+from benchmarks.nets.contenders import COMPILED, EAGER, OURS, Contender
+from benchmarks.nets.limits import PEAK, STREAM, Limit, limits_of
 from benchmarks.nets.llama_cpp import LLAMA_CPP
 from benchmarks.nets.zoo import ARCHITECTURES, MODELS
 from benchmarks.rivals.onnx_files import EXPORTED
@@ -167,17 +168,20 @@ def lengths_of(model: str, number: int) -> list[int]:
 # -- timing ---------------------------------------------------------------------------------------------------------
 def timed(options: argparse.Namespace, libraries: Path, folder: Path) -> tuple[list[Row], dict[str, Any]]:
     """A row for each batch and length, and further facts."""
-    there, skipped = dict[str, Remote](), dict[str, str]()
+    there, limits, skipped = dict[str, Remote](), dict[str, Remote](), dict[str, str]()
+    zoo = MODELS[options.model]
     with ExitStack() as stack:
-        of_steps = (LLAMA_CPP, STREAM) if MODELS[options.model].is_step else ()
-        for name in (EAGER, COMPILED, OURS, *EXPORTED, *of_steps):
+        for name in (EAGER, COMPILED, OURS, *EXPORTED, *([LLAMA_CPP] if zoo.is_step else [])):
             # What Inductor kept of earlier runs would make a first compilation look quick.
             fresh = {"TORCHINDUCTOR_CACHE_DIR": str(folder / f"inductor-{name}")}
             there[name] = stack.enter_context(_contender(name, options, libraries, fresh, options.exported))
+        for name in limits_of(options.model, threads := options.threads):
+            limit = in_own_process(Limit, name, options.model, threads, threads=threads, answer_s=ANSWER_S)
+            limits[name] = stack.enter_context(limit)
         # The largest first: what is compiled for them holds for all but a batch or a length of 1.
         rows = [
-            _row(options.model, batch, length, there, skipped)
-            for batch in sorted(MODELS[options.model].batches, reverse=True)
+            _row(options.model, batch, length, there, limits, skipped)
+            for batch in sorted(zoo.batches, reverse=True)
             for length in reversed(lengths_of(options.model, options.lengths))
         ]
         return rows, {"skipped": skipped, "contenders": {name: one.ask("facts") for name, one in there.items()}}
@@ -190,7 +194,9 @@ def _contender(
     return in_own_process(Contender, *given, threads=options.threads, answer_s=ANSWER_S, environment=environment)
 
 
-def _row(model: str, batch: int, length: int, there: dict[str, Remote], skipped: dict[str, str]) -> Row:
+def _row(
+    model: str, batch: int, length: int, there: dict[str, Remote], limits: Mapping[str, Remote], skipped: dict[str, str]
+) -> Row:  # fmt: skip
     """Contenders that fail at this size take no part from then on."""
     outputs = {}
     for name, one in list(there.items()):
@@ -201,18 +207,25 @@ def _row(model: str, batch: int, length: int, there: dict[str, Remote], skipped:
                 raise
             skipped[name] = f"{type(error).__name__}: {error}"
             del there[name]
-    samplers = {name: lambda number, one=one: float(one.ask("sample", number)) for name, one in there.items()}
+    flops = there[EAGER].ask("flops")
+    for limit in limits.values():
+        limit.ask("prepare", length, flops)
+    samplers = {
+        name: lambda number, one=one: float(one.ask("sample", number)) for name, one in {**there, **limits}.items()
+    }
     times = alternate(samplers, rounds=9, sample_s=SAMPLE_S, budget_s=BUDGET_S)
-    stream_s = times.pop(STREAM, None)
-    vs = compared(times)
+    vs = compared({name: times[name] for name in there})
     rivals = ", ".join(f"{name} {vs['vs'][name]:.2f}x" for name in vs["rivals_s"])
     say(f"{model}, batch {batch}, length {length:>4} {1e3 * vs['ours_s']:>9.2f} ms; against {rivals}")
     tolerance = TOLERANCE[str(MODELS[model].dtype).removeprefix("torch.")]
     errors = [float(np.abs(a - b).max()) for a, b in zip(outputs[OURS], outputs[EAGER], strict=True)]
+    least_s = {name: times.get(name) for name in (PEAK, STREAM)}
+    shares = {name: seconds and seconds / vs["ours_s"] for name, seconds in least_s.items()}
     return {
         "workload": f"{model}, batch {batch}", "shape": {"batch": batch, "length": length},
-        "tuned_on": length in lengths_of(model, TUNED), **vs, "flops": there[EAGER].ask("flops"), "peak_fraction": None,
-        "stream_s": stream_s, "bandwidth_fraction": stream_s and stream_s / vs["ours_s"],
+        "tuned_on": length in lengths_of(model, TUNED), **vs, "flops": flops,
+        "peak_s": least_s[PEAK], "peak_fraction": shares[PEAK],
+        "stream_s": least_s[STREAM], "bandwidth_fraction": shares[STREAM],
         "max_abs_error": float(np.max(errors)),  # NaN if one is
         "tolerance": tolerance * max(1.0, *(float(np.abs(each).max()) for each in outputs[EAGER])),
     }  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,11 +22,8 @@ from benchmarks.nets.decoding import Step, with_pytorchs_kernels
 from benchmarks.nets.llama_cpp import LLAMA_CPP, PACKAGES, decoder
 from benchmarks.nets.zoo import MODELS, SEED
 from benchmarks.rivals.onnx_files import EXPORTED
-from tuner.program.target import native
 
 OURS, EAGER, COMPILED = "ours", "eager", "compile"
-STREAM = "stream"
-"""Reads as many bytes as a step of a decoder has to, as fast as the cores read memory."""
 
 
 class Contender:
@@ -44,7 +41,6 @@ class Contender:
         )
         # Such read arrays.
         self._is_foreign = name in EXPORTED or name == LLAMA_CPP
-        self._scale: Callable[[Any], float] = lambda _: 1.0
         if name in (EAGER, COMPILED):
             self._model = with_pytorchs_kernels(self._model)
         self._given: tuple[Any, ...] = ()
@@ -54,8 +50,6 @@ class Contender:
     def _call(self) -> Callable[..., Any]:
         if self._name == LLAMA_CPP:
             return self._of_llama_cpp()
-        if self._name == STREAM:
-            return self._stream()
         return self._exported() if self._is_exported else self._compiled()
 
     def _compiled(self, *, freezing: bool = True) -> Callable[..., Any]:
@@ -68,28 +62,6 @@ class Contender:
             how = {"backend": shapewright, "options": {"source": self._libraries}}
         # Images keep their size: of them the batch alone is marked as dynamic.
         return torch.compile(self._model, dynamic=True if self._zoo.axis else None, **how)  # type: ignore[no-any-return]
-
-    def _stream(self) -> Callable[..., Any]:
-        from tuner.measure.roof import read_bytes, read_call  # noqa: PLC0415 - compiles
-        from tuner.measure.roof.kernels import loaded_roof  # noqa: PLC0415
-
-        if not isinstance(self._model, Step):
-            raise DoesNotApply("it is compared at steps of decoders alone")
-        if self._threads > 1:
-            raise DoesNotApply("what several threads read of its buffer stays in part in the cache that they share")
-        target, model = native(), self._model
-        read, size = (
-            read_call(loaded_roof(target, self._threads), target, self._threads),
-            read_bytes(target, self._threads),
-        )
-        # What a call reads is scaled to what a step does.
-        self._scale = lambda past: model.bytes_read(past.shape[4]) / size
-
-        def call(word: NDArray[Any], past: NDArray[Any]) -> Sequence[Any]:
-            read()
-            return ()
-
-        return call
 
     def _of_llama_cpp(self) -> Callable[..., Any]:
         if not isinstance(self._model, Step):
@@ -153,7 +125,7 @@ class Contender:
         """The mean seconds of so many calls in a row, at the size that was prepared last."""
         with torch.no_grad():
             call, given = self._call, self._given
-            return once_awake(sampler(lambda: call(*given)), number) * self._scale(given[-1])
+            return once_awake(sampler(lambda: call(*given)), number)
 
     def facts(self) -> dict[str, Any]:
         """``compile_s``: of the longest first call at a size."""

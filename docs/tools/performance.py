@@ -213,6 +213,10 @@ def _models(document: Document) -> Told:
     text = f"Against the fastest at each size: {value}, the least {worst}; {summary['trials']} trials."
     if shares := [row["bandwidth_fraction"] for row in rows if row.get("bandwidth_fraction")]:
         text += f" Of the rate at which as many threads read memory: {percent(min(shares))} to {percent(max(shares))}."
+    if shares := [row["peak_fraction"] for row in rows if row.get("peak_fraction")]:
+        most = statistics.geometric_mean(min(row["rivals_s"].values()) / row["peak_s"] for row in rows)
+        text += f" Of the peak of as many cores: {percent(min(shares))} to {percent(max(shares))}; all of it would be"
+        text += f" {times(most)} against the fastest."
     return (what, value, worst), [*_table(head, *map(row, reversed(rows)), ["**mean**", "", *means]), "", text]
 
 

@@ -44,7 +44,7 @@ QUIET = VIEWS | {"input", "constant", "scalar", "part", "full", "dequantised"}
 TYPICAL = 64
 """A size by which operators are compared."""
 MIN_ELEMENTWISE = 2
-"""Elementwise operations on their own that are worth a kernel: one pass over memory in place of as many."""
+"""Elementwise operations on their own that are worth a kernel anywhere: one pass over memory in place of as many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +130,16 @@ class _Work:
         views = [self.graph[each] for each in readers if each != OUTPUT and self.graph[each].op in VIEWS]
         return len(views) == len(readers) and all(map(self._is_taken, views))
 
+    def _is_between(self, node: Node) -> bool:
+        """Whether a node reads values of operations alone, and only operations read its own: calls of them that follow
+        one another are made without PyTorch between them."""
+        return self._is_taken(node) and all(map(self._is_of_operations, node.sources))
+
+    def _is_of_operations(self, name: str) -> bool:
+        while self.graph[name].op in VIEWS:
+            name = self.graph[name].sources[0]
+        return name in self.taken
+
     def grown(self, begun: _Begun, longer_of: Longer = extended) -> _Begun | None:
         """Take an operator with what can be fused behind it, or in front of it."""
         try:
@@ -139,8 +149,9 @@ class _Work:
             for name in begun.draft.nodes:
                 self.taken.pop(name, None)
             return None
-        is_chain = begun.draft.base is None
-        if is_chain and len(grown.draft.nodes) < MIN_ELEMENTWISE and self.graph[begun.node].op not in COSTLY:
+        is_chain, node = begun.draft.base is None, self.graph[begun.node]
+        is_short = is_chain and len(grown.draft.nodes) < MIN_ELEMENTWISE
+        if is_short and node.op not in COSTLY and not self._is_between(node):
             self.left[begun.node] = "a single pass over memory on its own: a kernel gains nothing"
             return None
         self.taken.update(dict.fromkeys(grown.draft.nodes, grown.op))
