@@ -97,7 +97,7 @@ def _of_model(options: argparse.Namespace) -> int:
         rows, facts = timed(options, libraries, folder)
         contenders = facts["contenders"].items()
         again = {
-            "compile_s": {name: each["compile_s"] for name, each in contenders},
+            "compile_s": {name: each["compile_s"] for name, each in contenders if each["compiled_at"]},
             "recompiled": {name: [at["size"] for at in each["compiled_at"][1:]] for name, each in contenders},
             "snapshot": from_snapshot(options, libraries, folder),
         }
@@ -232,8 +232,8 @@ def _row(
 
 
 def from_snapshot(options: argparse.Namespace, libraries: Path, folder: Path) -> dict[str, float]:
-    """Seconds of the first call, compilation included, of a process that has a snapshot of the libraries and nothing
-    else; and of the next such process, for which Inductor has kept what it compiled."""
+    """Seconds of compilation in a process that has a snapshot of the libraries and nothing else; and in the next such
+    process, for which Inductor has kept what it compiled."""
     file, seconds = folder / "model.snapshot", {}
     merge(file, [libraries])
     for name in ("first_s", "again_s"):

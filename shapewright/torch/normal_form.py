@@ -7,7 +7,10 @@ decompositions have been carried out around the calls of libraries, with the str
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import cache
 from typing import Any
 
 import torch
@@ -96,6 +99,20 @@ def by_inductor(
         return compile_fx(  # type: ignore[no-any-return]
             graph, list(inputs), inner, config_patches=patches, decompositions=_normal_form()
         )
+
+
+@cache
+def try_instructions() -> None:
+    """Have Inductor find out in a thread which vectors its compiler and this machine are able to: it compiles a program
+    for each kind, and where nobody has done so before, generating code would wait for that."""
+    from torch._inductor.cpu_vec_isa import valid_vec_isa_list  # noqa: PLC0415 - seconds, for those who compile
+
+    def find() -> None:
+        # What goes wrong here goes wrong again, and is told, where Inductor asks itself.
+        with suppress(Exception):
+            valid_vec_isa_list()
+
+    threading.Thread(target=find, name="shapewright-instructions", daemon=True).start()
 
 
 def _pass(rewritten: Rewritten) -> Any:

@@ -110,7 +110,9 @@ def test_a_tiny_model_is_tuned_through_a_service_and_timed(tmp_path: Path) -> No
     assert set(summary["recompiled"]["ours"]) <= {
         f"batch {batch}, length {length}" for batch in (1, 4) for length in (1, 32)
     }
+    assert summary["compile_s"].keys() == {"compile", "ours"}
     assert min(*summary["snapshot"].values(), *summary["compile_s"].values()) > 0
+    assert all(0 < row["peak_fraction"] <= 1.1 for row in document["rows"])
     assert summary["trials"] == summary["gain"]["trials"] > 0
     assert summary["gain"]["gain"] > 0
     assert summary["tuning_s"] > summary["gain"]["seconds"] > 0

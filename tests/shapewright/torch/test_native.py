@@ -240,6 +240,15 @@ def test_whichever_takes_less_is_taken(pace: Pace) -> None:
     assert pace.calls(1000, together=1000, alone=1500) <= 20
 
 
+def test_the_way_that_takes_much_longer_is_tried_the_more_seldom(pace: Pace) -> None:
+    assert pace.calls(40, together=1000, alone=1700) == 1
+    assert pace.calls(1000, together=1000, alone=1700) <= 40
+
+
+def test_ways_that_take_about_as_long_are_both_tried_soon(pace: Pace) -> None:
+    assert pace.calls(16, together=1000, alone=1020) >= 3
+
+
 def test_a_first_call_and_one_that_was_interrupted_say_little(pace: Pace) -> None:
     pace.calls(1, together=10**9, alone=10**9)
     pace.calls(100, together=1000, alone=1500)
