@@ -201,22 +201,23 @@ def _models(document: Document) -> Told:
     rivals = sorted({name for row in rows for name in row["rivals_s"]})
     batches = {row["shape"]["batch"] for row in rows}
 
+    has_peak = all(row.get("peak_s") for row in rows)
+
     def row(each: Row) -> list[str]:
         shape = format_shape(each["shape"]) if len(batches) > 1 else str(each["shape"]["length"])
-        return [shape, f"{1e3 * each['ours_s']:.2f} ms", *(times(each["vs"].get(name)) for name in rivals)]
+        # What there is to win where multiply-adds take all of the time.
+        most = min(each["rivals_s"].values()) / each["peak_s"] if has_peak else None
+        peak = [percent(each["peak_fraction"]), times(most)] if has_peak else []
+        return [shape, f"{1e3 * each['ours_s']:.2f} ms", *(times(each["vs"].get(name)) for name in rivals), *peak]
 
-    means = [times(summary["geomean_vs"].get(name)) for name in rivals]
-    head = ["size", "ours", *(f"over {name}" for name in rivals)]
+    means = [*(times(summary["geomean_vs"].get(name)) for name in rivals), *(["", ""] if has_peak else [])]
+    head = ["size", "ours", *(f"over {name}" for name in rivals), *(["of the peak", "at the peak"] if has_peak else [])]
     value, worst = times(summary["geomean_vs_best"]), times(summary["worst_vs_best"])
     how = "exported, " if protocol.get("exported") else ""
     what = f"{protocol['model']}, {how}threads: {protocol['threads']}, against the fastest of {', '.join(rivals)}"
     text = f"Against the fastest at each size: {value}, the least {worst}; {summary['trials']} trials."
     if shares := [row["bandwidth_fraction"] for row in rows if row.get("bandwidth_fraction")]:
         text += f" Of the rate at which as many threads read memory: {percent(min(shares))} to {percent(max(shares))}."
-    if shares := [row["peak_fraction"] for row in rows if row.get("peak_fraction")]:
-        most = statistics.geometric_mean(min(row["rivals_s"].values()) / row["peak_s"] for row in rows)
-        text += f" Of the peak of as many cores: {percent(min(shares))} to {percent(max(shares))}; all of it would be"
-        text += f" {times(most)} against the fastest."
     return (what, value, worst), [*_table(head, *map(row, reversed(rows)), ["**mean**", "", *means]), "", text]
 
 

@@ -244,6 +244,35 @@ def test_elementwise_producers_are_computed_as_rows_are_read() -> None:
     assert [left.op for left in lifting.left] == ["mul"]
 
 
+class Squeezed(nn.Module):  # type: ignore[misc]
+    """Channels that are scaled by what all of them come to, as in MobileNetV3, before and behind which is a product."""
+
+    def __init__(self, *, is_returned: bool) -> None:
+        super().__init__()
+        self.wide, self.weigh, self.narrow = nn.Conv2d(3, 8, 1), nn.Conv2d(8, 8, 1), nn.Conv2d(8, 4, 1)
+        self.is_returned = is_returned
+
+    def forward(self, x: torch.Tensor) -> Any:
+        wide = self.wide(x)
+        scaled = wide * functional.hardsigmoid(self.weigh(wide.mean((2, 3), keepdim=True)))
+        return (self.narrow(scaled), scaled) if self.is_returned else self.narrow(scaled)
+
+
+def test_a_single_pass_between_operators_is_one_too() -> None:
+    program = exported(Squeezed(is_returned=False), (torch.randn(2, 3, 5, 7),), ({0: BATCH},))
+    lifting = lifting_of(program)
+    assert [one.op for one in lifting.left] == []
+    assert len(labels(lifting)) == 5
+    for batch in (1, 3):
+        check_values(program, lifting, (torch.randn(batch, 3, 5, 7),))
+
+
+def test_a_single_pass_that_others_read_too_is_none() -> None:
+    lifting = lifting_of(exported(Squeezed(is_returned=True), (torch.randn(2, 3, 5, 7),), ({0: BATCH},)))
+    assert [one.op for one in lifting.left] == ["mul"]
+    assert lifting.left[0].reason.startswith("a single pass over memory")
+
+
 def test_a_model_under_autocast_is_multiplied_in_tiles_where_there_are_tiles() -> None:
     model = nn.Sequential(nn.Linear(64, 128), nn.GELU(), nn.Linear(128, 32))
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):

@@ -6,6 +6,7 @@ import importlib
 import os
 import subprocess
 import sys
+import threading
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from torch.nn import functional
 
 import shapewright as sw
 from shapewright.torch.backend import shapewright
+from shapewright.torch.normal_form import try_instructions
 from tests.shapewright.libraries import save
 from tests.shapewright.torch.models import CLASSES, INNER, WIDTH, Encoder, close, words
 from tests.shares import chosen
@@ -206,6 +208,31 @@ def test_what_is_written_in_place_is_no_obstacle(is_needless: bool, libraries: P
     assert close(mine, own)
     reasons = {kept.reason for kept in sw.torch.report().kept}
     assert reasons <= {"no library for this workload", "a single pass over memory on its own: a kernel gains nothing"}
+
+
+@pytest.mark.parametrize("is_refused", [True, False])
+def test_vectors_that_inductor_may_use_are_looked_for_in_a_thread(
+    is_refused: bool, libraries: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from torch._inductor import cpu_vec_isa  # noqa: PLC0415 - seconds
+
+    asked, find = list[threading.Thread](), cpu_vec_isa.valid_vec_isa_list
+
+    def finding() -> Any:
+        asked.append(threading.current_thread())
+        if is_refused and asked[-1] is not threading.main_thread():
+            raise OSError
+        return find()
+
+    monkeypatch.setattr(cpu_vec_isa, "valid_vec_isa_list", finding)
+    try_instructions.cache_clear()
+    model, given = _Turned().eval(), torch.randn(4, 3, WIDTH)
+    with torch.no_grad():
+        assert close(compiled(model, libraries, rest="inductor")(given), model(given))
+        compiled(nn.Linear(3, 3), libraries, rest="inductor")(torch.ones(2, 3))
+    others = [each for each in asked if each is not threading.main_thread()]
+    assert len(others) == 1
+    others[0].join(60)
 
 
 def test_strict_raises_and_otherwise_pytorch_takes_over(libraries: Path, tmp_path: Path) -> None:
