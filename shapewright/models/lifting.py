@@ -131,9 +131,10 @@ class _Work:
         return len(views) == len(readers) and all(map(self._is_taken, views))
 
     def _is_between(self, node: Node) -> bool:
-        """Whether a node reads values of operations alone, and only operations read its own: calls of them that follow
+        """Whether a node reads values of operations alone, and only operations read its own: on CPUs, calls that follow
         one another are made without PyTorch between them."""
-        return self._is_taken(node) and all(map(self._is_of_operations, node.sources))
+        is_apart = self.target.gpu is not None or not all(map(self._is_of_operations, node.sources))
+        return not is_apart and self._is_taken(node)
 
     def _is_of_operations(self, name: str) -> bool:
         while self.graph[name].op in VIEWS:

@@ -273,6 +273,21 @@ def test_a_single_pass_that_others_read_too_is_none() -> None:
     assert lifting.left[0].reason.startswith("a single pass over memory")
 
 
+@pytest.mark.parametrize(
+    ("kind", "left"), [(TARGET, []), (Target.from_json({"kind": "cuda", "arch": "sm_90"}), ["mul"])]
+)
+def test_a_single_pass_between_products_is_one_on_cpus_alone(kind: Target, left: list[str]) -> None:
+    def weighed(one: nn.Module, weight: nn.Module, last: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        y = one(x)
+        return last(y * weight(y))  # type: ignore[no-any-return]
+
+    layers = nn.Linear(16, 16), nn.Linear(16, 1), nn.Linear(16, 16)
+    program = exported(Formula(weighed, *layers), (torch.randn(3, 16),), (({0: BATCH},),))
+    lifting = lift(program.graph_module, constants_of(program), target=kind)
+    assert [one.op for one in lifting.left] == left
+    assert len(lifting.ops) == 4 - len(left)
+
+
 def test_a_model_under_autocast_is_multiplied_in_tiles_where_there_are_tiles() -> None:
     model = nn.Sequential(nn.Linear(64, 128), nn.GELU(), nn.Linear(128, 32))
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
