@@ -279,7 +279,7 @@ def test_a_single_pass_that_others_read_too_is_none() -> None:
 def test_a_single_pass_between_products_is_one_on_cpus_alone(kind: Target, left: list[str]) -> None:
     def weighed(one: nn.Module, weight: nn.Module, last: nn.Module, x: torch.Tensor) -> torch.Tensor:
         y = one(x)
-        return last(y * weight(y))  # type: ignore[no-any-return]
+        return last(y * weight(y))
 
     layers = nn.Linear(16, 16), nn.Linear(16, 1), nn.Linear(16, 16)
     program = exported(Formula(weighed, *layers), (torch.randn(3, 16),), (({0: BATCH},),))
