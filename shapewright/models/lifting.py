@@ -133,8 +133,8 @@ class _Work:
     def _is_between(self, node: Node) -> bool:
         """Whether a node reads values of operations alone, and only operations read its own: on CPUs, calls that follow
         one another are made without PyTorch between them."""
-        is_apart = self.target.gpu is not None or not all(map(self._is_of_operations, node.sources))
-        return not is_apart and self._is_taken(node)
+        is_on_cpu = self.target.gpu is None
+        return is_on_cpu and self._is_taken(node) and all(map(self._is_of_operations, node.sources))
 
     def _is_of_operations(self, name: str) -> bool:
         while self.graph[name].op in VIEWS:

@@ -22,14 +22,15 @@ from shapewright.torch.devices import allows_tf32, target_of
 from shapewright.torch.floats import read_as_constants
 from shapewright.torch.graphs import replace_lifted
 from shapewright.torch.lowering import register
-from shapewright.torch.normal_form import Compiled, NothingReplaced, as_it_is, by_inductor, try_instructions
+from shapewright.torch.normal_form import Compiled, NothingReplaced, as_it_is, by_inductor, probe_vectors
 from shapewright.torch.reports import Report, note_compiled
 from tuner.errors import InvalidInput
 
 logger = logging.getLogger(__name__)
 
 OPTIONS = ("source", "strict", "threads", "rest", "inductor", "report")
-RESTS = ("inductor", "eager")
+INDUCTOR = "inductor"
+RESTS = (INDUCTOR, "eager")
 TRAINING = "gradients are recorded here, and tuned kernels are for inference: compile under torch.no_grad()"
 
 
@@ -58,9 +59,9 @@ def compile_graph(
     """As ``shapewright``, for ``given`` options. ``frozen``: of ``ChainPlan``."""
     report: Report = given.get("report") or Report()
     note_compiled(report)
-    target, has_inductor = target_of(example_inputs), given.get("rest", RESTS[0]) == RESTS[0]
-    if has_inductor and not isinstance(target, str) and target.gpu is None:
-        try_instructions()
+    target = target_of(example_inputs)
+    if given.get("rest", INDUCTOR) == INDUCTOR and not isinstance(target, str) and target.gpu is None:
+        probe_vectors()
     compiler = _compiler(given, mode, frozen)
     trained = [each for each in example_inputs if isinstance(each, torch.Tensor) and each.requires_grad]
     if torch.is_grad_enabled() and trained:
@@ -95,7 +96,7 @@ def checked_options(options: Mapping[str, Any]) -> Mapping[str, Any]:
     unknown = sorted(set(options) - set(OPTIONS))
     if unknown:
         raise InvalidInput(f"options.{unknown[0]}", "is no option", f"options: {', '.join(OPTIONS)}")
-    if options.get("rest", RESTS[0]) not in RESTS:
+    if options.get("rest", INDUCTOR) not in RESTS:
         raise InvalidInput("options.rest", f"{options['rest']!r} is not known", f"one of: {', '.join(RESTS)}")
     if not isinstance(options.get("report"), Report | None):
         raise InvalidInput("options.report", "is no report", "a shapewright.torch.Report, which is filled in")
@@ -103,7 +104,7 @@ def checked_options(options: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _compiler(options: Mapping[str, Any], mode: str | None, frozen: int) -> Callable[..., Compiled]:
-    if options.get("rest", RESTS[0]) != RESTS[0]:
+    if options.get("rest", INDUCTOR) != INDUCTOR:
         return partial(as_it_is, frozen=frozen)
     register()
     return partial(by_inductor, mode=mode, options=options.get("inductor") or {}, frozen=frozen)

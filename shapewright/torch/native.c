@@ -174,21 +174,21 @@ int launch(part part, void *data, int count) {
 // -- paces --------------------------------------------------------------------------------------------------------------
 // What a chain of some sizes takes with a team, and by itself, of late. Where others want the cores a team waits for
 // them, and short chains are not worth one: whichever takes less is taken, and the other one tried now and then.
-enum { WARM_UP = 3, FEW = 16, SOON = 2, MOST_BETWEEN = 128, DEAR = 64, LARGE_STEP = 2, STEP = 8 };
+enum { WARM_UP = 3, FEW = 16, SOON = 2, MOST_BETWEEN = 128, SELDOM = 64, LARGE_STEP = 2, STEP = 8 };
 typedef struct { _Atomic int64_t ns[2]; _Atomic int32_t calls, since, between; } pace; // [0]: with a team
 
 static int by_itself_is_better(pace *pace) { return atomic_load(&pace->ns[1]) < atomic_load(&pace->ns[0]); }
 
-static int64_t between(int64_t least, int64_t value, int64_t most) {
+static int64_t clamp(int64_t value, int64_t least, int64_t most) {
   return value < least ? least : value > most ? most : value;
 }
 
-// Calls before the other way is tried again: two tries of this thread by itself cost a thirtieth of them at most. With a
-// team soon: where that seems slower at first, something may have disturbed it.
+// Calls before the other way is tried again: so many that two tries of this thread by itself add a thirtieth to their
+// time, within the limits. With a team soon: where that seems slower at first, something may have disturbed it.
 static int apart(const pace *pace) {
   int64_t team = atomic_load(&pace->ns[0]), alone = atomic_load(&pace->ns[1]);
   if (!team || alone <= team) return SOON;
-  return alone / team > 2 ? MOST_BETWEEN : (int)between(SOON, DEAR * (alone - team) / team, MOST_BETWEEN);
+  return (int)clamp(SELDOM * (alone - team) / team, SOON, MOST_BETWEEN);
 }
 
 // Whether the next call is to be made by itself. The other way is tried twice: the first time, as the very first call,
@@ -197,12 +197,12 @@ int goes_alone(pace *pace) {
   int calls = atomic_load(&pace->calls);
   if (calls < FEW) atomic_store(&pace->calls, calls + 1);
   if (calls < WARM_UP) return calls == WARM_UP - 1;
-  int better = by_itself_is_better(pace), calls_between = atomic_load(&pace->between);
+  int better = by_itself_is_better(pace), between = atomic_load(&pace->between);
   int since = atomic_fetch_add(&pace->since, 1) + 1;
-  if (since < calls_between) return better;
-  if (since > calls_between) {
+  if (since < between) return better;
+  if (since > between) {
     atomic_store(&pace->since, 0);
-    atomic_store(&pace->between, (int)between(apart(pace), 2 * calls_between, MOST_BETWEEN));
+    atomic_store(&pace->between, (int)clamp(2 * between, apart(pace), MOST_BETWEEN));
   }
   return !better;
 }
@@ -217,7 +217,7 @@ void learn(pace *pace, int is_alone, int64_t took) {
     return;
   }
   if (atomic_load(&pace->since) >= atomic_load(&pace->between) && is_alone != by_itself_is_better(pace)) return;
-  int64_t step = known / (calls < FEW ? LARGE_STEP : STEP), now = known + between(-step, took - known, step);
+  int64_t step = known / (calls < FEW ? LARGE_STEP : STEP), now = known + clamp(took - known, -step, step);
   atomic_store(&pace->ns[is_alone], now);
   // The other one soon, where which one takes less has changed, or seems to.
   if (known > other ? took < other : now > other) {

@@ -33,6 +33,8 @@ LOOK_AT_STRIDES = frozenset({
     aten.as_strided, aten.as_strided_copy, aten.as_strided_scatter, aten.sym_stride, aten.sym_storage_offset,
 })  # fmt: skip
 """Operators of ATen whose result depends on how their inputs lie in memory."""
+PROBE = "shapewright-probe-vectors"
+"""The name of the thread in which Inductor probes the compiler."""
 
 Compiled = Callable[..., Any]
 
@@ -102,9 +104,9 @@ def by_inductor(
 
 
 @cache
-def try_instructions() -> None:
-    """Have Inductor find out in a thread which vectors its compiler and this machine are able to: it compiles a program
-    for each kind, and where nobody has done so before, generating code would wait for that."""
+def probe_vectors() -> None:
+    """Have Inductor probe, in a thread, which vector instruction sets its compiler and this CPU support: it compiles a
+    program for each, and code generation would wait for that where none of them is in its cache."""
     from torch._inductor.cpu_vec_isa import valid_vec_isa_list  # noqa: PLC0415 - seconds, for those who compile
 
     def find() -> None:
@@ -112,7 +114,7 @@ def try_instructions() -> None:
         with suppress(Exception):
             valid_vec_isa_list()
 
-    threading.Thread(target=find, name="shapewright-instructions", daemon=True).start()
+    threading.Thread(target=find, name=PROBE, daemon=True).start()
 
 
 def _pass(rewritten: Rewritten) -> Any:

@@ -21,7 +21,7 @@ from torch.nn import functional
 
 import shapewright as sw
 from shapewright.torch.backend import shapewright
-from shapewright.torch.normal_form import try_instructions
+from shapewright.torch.normal_form import PROBE, probe_vectors
 from tests.shapewright.libraries import save
 from tests.shapewright.torch.models import CLASSES, INNER, WIDTH, Encoder, close, words
 from tests.shares import chosen
@@ -211,7 +211,7 @@ def test_what_is_written_in_place_is_no_obstacle(is_needless: bool, libraries: P
 
 
 @pytest.mark.parametrize("is_refused", [True, False])
-def test_vectors_that_inductor_may_use_are_looked_for_in_a_thread(
+def test_inductor_probes_vector_instructions_in_a_thread_once(
     is_refused: bool, libraries: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from torch._inductor import cpu_vec_isa  # noqa: PLC0415 - seconds
@@ -225,14 +225,15 @@ def test_vectors_that_inductor_may_use_are_looked_for_in_a_thread(
         return find()
 
     monkeypatch.setattr(cpu_vec_isa, "valid_vec_isa_list", finding)
-    try_instructions.cache_clear()
+    probe_vectors.cache_clear()
     model, given = _Turned().eval(), torch.randn(4, 3, WIDTH)
     with torch.no_grad():
         assert close(compiled(model, libraries, rest="inductor")(given), model(given))
         compiled(nn.Linear(3, 3), libraries, rest="inductor")(torch.ones(2, 3))
-    others = [each for each in asked if each is not threading.main_thread()]
-    assert len(others) == 1
-    others[0].join(60)
+    for each in threading.enumerate():
+        if each.name == PROBE:
+            each.join(60)
+    assert len([each for each in asked if each is not threading.main_thread()]) == 1
 
 
 def test_strict_raises_and_otherwise_pytorch_takes_over(libraries: Path, tmp_path: Path) -> None:
