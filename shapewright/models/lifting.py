@@ -5,6 +5,7 @@ A node that computes is either lifted, as part of one LiftedOp, or listed with t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
@@ -43,6 +44,8 @@ QUIET = VIEWS | {"input", "constant", "scalar", "part", "full", "dequantised"}
 """Nodes that compute nothing."""
 TYPICAL = 64
 """A size by which operators are compared."""
+FEW = 1024
+"""Elements that PyTorch computes in less time than a call takes whose code nothing has brought into the caches."""
 MIN_ELEMENTWISE = 2
 """Elementwise operations on their own that are worth a kernel anywhere: one pass over memory in place of as many."""
 
@@ -150,10 +153,9 @@ class _Work:
             for name in begun.draft.nodes:
                 self.taken.pop(name, None)
             return None
-        is_chain, node = begun.draft.base is None, self.graph[begun.node]
-        is_short = is_chain and len(grown.draft.nodes) < MIN_ELEMENTWISE
-        if is_short and node.op not in COSTLY and not self._is_between(node):
-            self.left[begun.node] = "a single pass over memory on its own: a kernel gains nothing"
+        node = self.graph[begun.node]
+        if begun.draft.base is None and not self._is_between(node) and (reason := _gains_nothing(grown, node)):
+            self.left[begun.node] = reason
             return None
         self.taken.update(dict.fromkeys(grown.draft.nodes, grown.op))
         return grown
@@ -171,6 +173,16 @@ class _Work:
                 break
             draft, op = longer, more
         return replace(begun, draft=draft, op=op)
+
+
+def _gains_nothing(chain: _Begun, node: Node) -> str:
+    """Why elementwise operations from ``node`` on are not worth a call; empty if they are."""
+    if len(chain.draft.nodes) < MIN_ELEMENTWISE and node.op not in COSTLY:
+        return "a single pass over memory on its own: a kernel gains nothing"
+    sizes = [dim.constant for dim in chain.draft.dims]
+    if all(size is not None for size in sizes) and math.prod(size or 0 for size in sizes) <= FEW:
+        return f"no more than {FEW} elements: a call would take longer than they do"
+    return ""
 
 
 def _reason(error: CannotLift | InvalidInput) -> str:

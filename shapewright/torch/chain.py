@@ -37,6 +37,7 @@ from shapewright.torch.arguments import (
     times,
     varying,
 )  # fmt: skip
+from shapewright.torch.frozen import constants_of, forget_constants
 from shapewright.torch.joins import JOIN, Join
 from shapewright.torch.memory import MEMORY
 from shapewright.torch.native import address_of, native
@@ -78,7 +79,8 @@ class Chain:
     def __init__(self, plan: ChainPlan) -> None:
         self.plan = plan
         self.calls = [_call_of(step.plan) for step in plan.steps]
-        self.inputs = 1 + max(each for step in plan.steps for each in step.inputs if isinstance(each, int))
+        read = 1 + max(each for step in plan.steps for each in step.inputs if isinstance(each, int))
+        self.inputs = read - len(plan.names)
         self.watch: Callable[[int, float], None] | None = None
         self._weights: Weights
         self._varying: list[Callable[[Sequence[torch.Tensor]], Got]] = []
@@ -122,8 +124,12 @@ class Chain:
             [read(step, call, name, taken) for name, taken in call.taken]
             for step, call in zip(self.plan.steps, self.calls, strict=True)
         ]
-        self._weights = Weights(kept, are_frozen=bool(self.plan.frozen))
+        self._weights = Weights(kept, self._kept if self.plan.names else None, are_frozen=bool(self.plan.frozen))
         return found
+
+    def _kept(self) -> list[torch.Tensor]:
+        """The tensors that a call is not given."""
+        return constants_of(self.plan.frozen, self.plan.names)
 
     def __call__(self, tensors: Sequence[torch.Tensor], sizes: Sequence[int]) -> list[torch.Tensor]:
         outs = [empty(*each) for each in self._shapes.get(tuple(sizes)) or self._shaped(sizes)]
@@ -175,6 +181,7 @@ class Chain:
 
     def _singly(self, tensors: Sequence[torch.Tensor], sizes: Sequence[int], outs: Sequence[torch.Tensor]) -> None:
         made: list[torch.Tensor] = []
+        tensors = [*tensors, *self._kept()]
         for step, call in zip(self.plan.steps, self.calls, strict=True):
             operands = [
                 tensors[each] if isinstance(each, int) else _seen(made[each.step], each, sizes) for each in step.inputs
@@ -281,7 +288,8 @@ def chains_so_far() -> list[Chain]:
 
 
 def forget_program(number: int) -> None:
-    """Drop the chains of a program whose constants are read once (``ChainPlan.frozen``)."""
+    """Drop the chains and the constants of a program whose constants are read once (``ChainPlan.frozen``)."""
+    forget_constants(number)
     for text, chain in list(_chains.items()):
         if chain.plan.frozen == number:
             _chains.pop(text, None)

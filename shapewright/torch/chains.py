@@ -9,7 +9,7 @@ begins a new chain.
 from __future__ import annotations
 
 import operator
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -89,10 +89,11 @@ def _has_all(axes: Sequence[int], sizes: Sequence[Any]) -> bool:
     return all(axis in axes or size == 1 for axis, size in enumerate(sizes))
 
 
-def make_chains(module: fx.GraphModule, constants: Collection[str], frozen: int = 0) -> int:
+def make_chains(module: fx.GraphModule, constants: Mapping[str, str | None], frozen: int = 0) -> int:
     """Put chains in the place of calls; how many. The graph is one that is traced again, whose views have sizes.
 
-    ``constants``: the placeholders that stay from call to call; ``frozen``: see ``ChainPlan``.
+    ``constants``: the placeholders that stay from call to call, and by which name a frozen program keeps each, if it
+    does; ``frozen``: see ``ChainPlan``.
     """
     # A view that nobody reads would make its value one of the chain's.
     module.graph.eliminate_dead_code()
@@ -142,7 +143,7 @@ def _can_be_called(node: fx.Node) -> bool:
 def _join(node: fx.Node, found: _Found) -> tuple[Sequence[Any], str] | None:
     """The sizes and the plan of a join of what the calls have made to what is at hand, for a call to read; None where
     it is none of these."""
-    join = join_of(node) if _is_read_by_a_call(node) else None
+    join = join_of(node) if _is_to_be_joined(node) else None
     if join is None:
         return None
     inputs, axis, text = join
@@ -153,14 +154,20 @@ def _join(node: fx.Node, found: _Found) -> tuple[Sequence[Any], str] | None:
     return None if sizes is None else (sizes, text)
 
 
-def _is_read_by_a_call(node: fx.Node) -> bool:
-    return any(user.target is call or (user.target in VIEWS and _is_read_by_a_call(user)) for user in node.users)
+def _is_to_be_joined(node: fx.Node) -> bool:
+    """Whether a call, another join or the caller reads a node: loops that read it would join it on their way."""
+    return any(
+        user.op == "output" or user.target in (call, aten.cat.default)
+        or (user.target in VIEWS and _is_to_be_joined(user)) for user in node.users
+    )  # fmt: skip
 
 
 def _viewed(node: fx.Node, of: _Seen | None) -> _Seen | None:
     """What a node sees of a call's value; None where that is not in a row, or is no view at all."""
     if of is None:
         return None
+    if node.target is aten.clone.default:
+        return of
     if node.target in VIEWS:
         sizes = node.args[1]
         known = all(isinstance(size, fx.Node) or (isinstance(size, int) and size >= REST) for size in sizes)
@@ -196,7 +203,7 @@ def _turned(of: _Seen, order: Sequence[int]) -> _Seen | None:
     return _Seen(of.call, [of.sizes[axis] for axis in axes], of.piece) if moved == sorted(moved) else None
 
 
-def _replace(graph: fx.Graph, found: _Found, constants: Collection[str], frozen: tuple[int, int]) -> None:
+def _replace(graph: fx.Graph, found: _Found, constants: Mapping[str, str | None], frozen: tuple[int, int]) -> None:
     """``frozen``: the program's number and which of its chains this one is."""
     calls = set(found.calls)
     outside = {
@@ -204,14 +211,22 @@ def _replace(graph: fx.Graph, found: _Found, constants: Collection[str], frozen:
         if user not in calls and user not in found.inside
     }  # fmt: skip
     outputs = [node for node in found.calls if node in outside]
-    tensors: dict[fx.Node, int] = {}
-    sizes: dict[fx.Node, int] = {}
+    kept = _kept_by_program(found, constants) if frozen[0] else {}
+    given_tensors = dict.fromkeys(
+        each for its_tensors, _, _ in map(found.parts, found.calls) for each in its_tensors
+        if each not in found.inside and each not in kept
+    )  # fmt: skip
+    tensors = {node: number for number, node in enumerate([*given_tensors, *kept])}
+    sizes: dict[Any, tuple[int, fx.Node]] = {}
     numbers = {node: number for number, node in enumerate(found.calls)}
 
     def size(given: Any) -> int | None:
         if isinstance(given, int):
             return None if given == REST else given
-        return -1 - sizes.setdefault(given, len(sizes))
+        # Nodes of one size are one.
+        value = given.meta.get("val")
+        key = value.node.expr if isinstance(value, torch.SymInt) else given
+        return -1 - sizes.setdefault(key, (len(sizes), given))[0]
 
     def sized(given: Iterable[Any]) -> Sizes:
         return tuple(map(size, given))
@@ -224,13 +239,16 @@ def _replace(graph: fx.Graph, found: _Found, constants: Collection[str], frozen:
                 seen = found.inside[each]
                 inputs.append(Made(numbers[seen.call], sized(seen.sizes), seen.piece))
             else:
-                inputs.append(tensors.setdefault(each, len(tensors)))
+                inputs.append(tensors[each])
         steps.append(Step(text, tuple(inputs), sized(its_sizes)))
-    kept = tuple(number for node, number in tensors.items() if node.name in constants)
-    plan = ChainPlan(tuple(steps), tuple(numbers[node] for node in outputs), kept, *frozen)
+    staying = tuple(number for node, number in tensors.items() if node.name in constants)
+    plan = ChainPlan(
+        tuple(steps), tuple(numbers[node] for node in outputs), staying, *frozen, tuple(kept.values())
+    )  # fmt: skip
     last = found.calls[-1]
     with graph.inserting_before(last):
-        new = graph.call_function(chain, (list(tensors), list(sizes), plan.text()))
+        given_sizes = [node for _, node in sizes.values()]
+        new = graph.call_function(chain, (list(given_tensors), given_sizes, plan.text()))
         new.meta = {**last.meta, "val": [node.meta["val"] for node in outputs]}
         tail = new
         for place, node in enumerate(outputs):
@@ -242,6 +260,22 @@ def _replace(graph: fx.Graph, found: _Found, constants: Collection[str], frozen:
     for node in reversed(list(found.inside)):
         if not node.users:
             graph.erase_node(node)
+
+
+def _kept_by_program(found: _Found, constants: Mapping[str, str | None]) -> dict[fx.Node, str]:
+    """The constants that a chain need not be given, and their names: those that calls read with nothing else in one
+    operand. None where all are, since a chain is given some tensor."""
+    kept: dict[fx.Node, str] = {}
+    shown: set[fx.Node] = set()
+    for tensors, _, text in map(found.parts, found.calls):
+        for taken in plan_of(text).operands:
+            read = [tensors[each] for each in taken.inputs if each is not None]
+            names = [constants.get(each.name) for each in read]
+            if all(names):
+                kept.update({node: name for node, name in zip(read, names, strict=True) if name})
+            else:
+                shown.update(read)
+    return {node: name for node, name in kept.items() if node not in shown} if shown - set(found.inside) else {}
 
 
 def _put_in_order(graph: fx.Graph, found: _Found, new: fx.Node, tail: fx.Node) -> None:

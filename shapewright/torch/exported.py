@@ -23,6 +23,7 @@ from shapewright.sources.source import SourceLike
 from shapewright.torch.backend import checked_options, compile_graph
 from shapewright.torch.chain import forget_program
 from shapewright.torch.exported_inputs import COMPILE, Given, Inputs
+from shapewright.torch.frozen import keep_constants
 from shapewright.torch.reports import Report
 from tuner.errors import InvalidInput
 
@@ -82,8 +83,14 @@ def compile_exported(
     inputs = _inputs(module)
     constants, number = _constant_outputs(module), next(_numbers) if freeze else 0
     examples = [each.value for each in inputs if each.is_passed]
-    with torch.no_grad():
-        call = compile_graph(module, examples, given, frozen=number)
+    if freeze:
+        keep_constants(number, module)
+    try:
+        with torch.no_grad():
+            call = compile_graph(module, examples, given, frozen=number)
+    except BaseException:
+        forget_program(number)
+        raise
     checked = Inputs(program, module, inputs, _env(examples))
     compiled = CompiledProgram(call, checked, program.call_spec.out_spec, constants, report)
     if freeze:

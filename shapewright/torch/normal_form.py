@@ -24,6 +24,8 @@ from shapewright.models.fast_paths import spelled_out
 from shapewright.models.graph import CannotLift
 from shapewright.torch.chains import make_chains
 from shapewright.torch.changing import changing_numbers
+from shapewright.torch.frozen import compiled_without_constants, name_of
+from shapewright.torch.repeats import merge_repeats
 from shapewright.torch.rest import is_little
 
 aten = torch.ops.aten
@@ -62,8 +64,11 @@ class Rewritten:
         if not self._rewrite(module, constants):
             raise NothingReplaced
         traced = _traced(module, self._table)
+        merge_repeats(traced.graph)
         pairs = zip(_inputs(graph), _inputs(traced.graph), strict=True)
-        make_chains(traced, {again.name for node, again in pairs if node.name in constants}, self._frozen)
+        make_chains(
+            traced, {again.name: name_of(node) for node, again in pairs if node.name in constants}, self._frozen
+        )
         self.leaves_little = is_little(traced.graph)
         _replace_by(module, traced)
 
@@ -85,22 +90,25 @@ def by_inductor(
         return compile_fx(graph, list(inputs), config_patches=patches)  # type: ignore[no-any-return]
     # Passes of the user's own go first: they see the graph that they would see without this one.
     own = patches.get("joint_custom_pre_pass", inductor_config.joint_custom_pre_pass)
-    rewritten = Rewritten(rewrite, select_decomp_table(), frozen)
+    rewritten, short = Rewritten(rewrite, select_decomp_table(), frozen), list[Compiled]()
     patches["joint_custom_pre_pass"] = [*get_custom_graph_passes(own), _pass(rewritten)]
     # TorchDynamo's guards have looked at every input before.
     patches.setdefault("size_asserts", False)
 
-    def inner(*args: Any, **kwargs: Any) -> Any:
+    def inner(module: fx.GraphModule, examples: Sequence[Any], **kwargs: Any) -> Any:
         # Whoever has said how many threads there are is to have them.
         is_free = rewritten.leaves_little and inductor_config.cpp.threads < 1
         with inductor_config.patch({"cpp.threads": 1} if is_free else {}):
-            return compile_fx_inner(*args, **kwargs)
+            if not frozen:
+                return compile_fx_inner(module, examples, **kwargs)
+            compiled, direct = compiled_without_constants(frozen, module, examples, compile_fx_inner, **kwargs)
+        short.extend([direct] if direct is not None else [])
+        return compiled
 
     # Its cache knows the graph before the pass, and not which libraries there are.
     with spelled_out(graph), functorch_config.patch(enable_autograd_cache=False):
-        return compile_fx(  # type: ignore[no-any-return]
-            graph, list(inputs), inner, config_patches=patches, decompositions=_normal_form()
-        )
+        compiled = compile_fx(graph, list(inputs), inner, config_patches=patches, decompositions=_normal_form())
+    return short[0] if len(short) == 1 else compiled
 
 
 @cache

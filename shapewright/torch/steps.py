@@ -55,6 +55,8 @@ class ChainPlan:
     """The number of the program that they belong to, where they are read once; 0 where each call looks at them."""
     place: int = 0
     """Which chain of that program it is: two of the same steps have constants of their own."""
+    names: tuple[str, ...] = ()
+    """The constants that the program keeps, which come behind the tensors that a call is given."""
 
     def text(self) -> str:
         steps = [
@@ -66,7 +68,7 @@ class ChainPlan:
             for step in self.steps
         ]
         told = {"steps": steps, "outputs": self.outputs, "constants": self.constants, "frozen": self.frozen}
-        return json.dumps({**told, "place": self.place}, separators=(",", ":"))
+        return json.dumps({**told, "place": self.place, "names": self.names}, separators=(",", ":"))
 
     @staticmethod
     def read(text: str) -> ChainPlan:
@@ -81,8 +83,8 @@ class ChainPlan:
                 )
                 for plan, inputs, sizes in data["steps"]
             )
-            place = int(data.get("place", 0))
-            return ChainPlan(steps, tuple(data["outputs"]), tuple(data["constants"]), int(data["frozen"]), place)
+            place, names = int(data.get("place", 0)), tuple(data.get("names", ()))
+            return ChainPlan(steps, tuple(data["outputs"]), tuple(data["constants"]), int(data["frozen"]), place, names)
         except (ValueError, KeyError, TypeError, IndexError) as error:
             raise InvalidInput("plan", f"is not one of this version ({error})", "compile the model again") from None
 

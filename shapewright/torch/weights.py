@@ -79,9 +79,13 @@ class Found:
 class Weights:
     """Safe to use from several threads."""
 
-    def __init__(self, operands: Sequence[Operand], *, are_frozen: bool = False) -> None:
-        """``are_frozen``: they are looked at once, and after ``sw.torch.forget``."""
-        self._operands, self._are_frozen = tuple(operands), are_frozen
+    def __init__(
+        self, operands: Sequence[Operand], further: Callable[[], Sequence[torch.Tensor]] | None = None, *,
+        are_frozen: bool = False,
+    ) -> None:  # fmt: skip
+        """``further``: gives the tensors of the chain that a call is not given. ``are_frozen``: the operands are looked
+        at once, and after ``sw.torch.forget``."""
+        self._operands, self._further, self._are_frozen = tuple(operands), further, are_frozen
         self._all = _getter({position for each in operands for position in each.tensors})
         self._packed = _getter({position for each in operands if each.is_made for position in each.tensors})
         self._numbers = itertools.count()
@@ -93,11 +97,13 @@ class Weights:
         return len(self._operands)
 
     def of(self, tensors: Sequence[torch.Tensor]) -> Found:
-        """The operands, of all tensors of the chain."""
+        """The operands, of the tensors that a call is given."""
         # Read before the operands are: what changes meanwhile makes the next call look again.
         now, found = changes(), self._found
         if found is not None and self._are_frozen:
             return found
+        if self._further is not None:
+            tensors = [*tensors, *self._further()]
         looks = self._looks(tensors)
         is_known = found is not None and found.changes == now and found.looks == looks
         if found is not None and is_known and found.layouts.hold_for(self._all(tensors)):

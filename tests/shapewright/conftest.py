@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from shapewright.cli.main import run
-from shapewright.models import defects
+from shapewright.models import defects, lifting
 from tests.conftest import MakeOnce
 from tests.serving import register_local, serving
 from tests.shapewright.cli_bed import SMALL_JOB, Bed, Ran, arguments
@@ -96,3 +96,9 @@ def no_defect(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     yield
     defects.logger.removeHandler(handler)
     assert not told or request.node.get_closest_marker("causes_defects")
+
+
+@pytest.fixture(autouse=True)
+def _few_elements_are_lifted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What operations mean is tested with few elements, which would be left to PyTorch."""
+    monkeypatch.setattr(lifting, "FEW", 0)

@@ -14,6 +14,7 @@ from torch import nn
 from torch.export import Dim
 from torch.nn import functional
 
+from shapewright.models import lifting as lifting_rules
 from shapewright.models.aten import decomposed
 from shapewright.models.fx import lift
 from shapewright.models.lifted import Lifting
@@ -271,6 +272,25 @@ def test_a_single_pass_that_others_read_too_is_none() -> None:
     lifting = lifting_of(exported(Squeezed(is_returned=True), (torch.randn(2, 3, 5, 7),), ({0: BATCH},)))
     assert [one.op for one in lifting.left] == ["mul"]
     assert lifting.left[0].reason.startswith("a single pass over memory")
+
+
+def test_operations_on_few_elements_are_left_where_no_operator_is_beside_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Scales(nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(8, 8)
+            self.few, self.many = (nn.Buffer(torch.rand(size)) for size in (8, 64))
+
+        def forward(self, x: torch.Tensor, step: torch.Tensor) -> Any:
+            return torch.cos(self.few * step), torch.cos(self.many * step), self.layer(torch.tanh(self.layer(x)))
+
+    monkeypatch.setattr(lifting_rules, "FEW", 32)
+    lifting = lifting_of(exported(Scales(), (torch.randn(3, 8), torch.rand(1)), ({0: BATCH}, None)))
+    left = [one for one in lifting.left if one.op in ("mul", "cos")]
+    assert len(left) == 2
+    assert {one.reason for one in left} == {"no more than 32 elements: a call would take longer than they do"}
+    assert [op.output_shape[0].constant for op in lifting.ops if "cos" in str(op.workload)] == [64]
+    assert any("tanh" in label for label in labels(lifting))
 
 
 @pytest.mark.parametrize(

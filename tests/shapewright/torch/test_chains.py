@@ -57,6 +57,7 @@ CASES: dict[str, tuple[Any, list[int]]] = {
     # It reads nothing of the chain: it goes before.
     "one beside": (lambda x, y: y + torch.cumsum(x, 0)[:1], [5]),
     "turned": (lambda x, y: y.transpose(0, 1).reshape(-1, WIDTH), [2, 3]),
+    "copied": (lambda x, y: y.clone(), [5]),
     "viewed": (lambda x, y: y.reshape(-1, 2, WIDTH // 2).reshape(-1, WIDTH), [5]),
     # A piece in a row is a view as any other, one with gaps is not.
     "the first row": (lambda x, y: y[0][None], [5]),
@@ -82,6 +83,35 @@ def test_what_is_in_a_row_is_one_call(which: tuple[str, str], replacing: Replaci
             assert close(fast(x), model(x))
     # Where a size has led to another graph, that one has such chains, too.
     assert sorted(set(lengths(made))) == expected
+
+
+def test_what_each_layer_computes_anew_is_computed_once(replacing: Replacing, made: dict[str, Chain]) -> None:
+    class Layers(nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second, self.third = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = self.first(x)
+            # It reads a value of the chain: the second time it would cut it in two.
+            y, z = self.second(y + torch.cumsum(y, 0)), y
+            return self.third(y + torch.cumsum(z, 0))
+
+    model = Layers().eval()
+    with torch.no_grad():
+        fast = replacing.compiled(model)
+        for rows in (6, 4):
+            x = torch.rand(rows, WIDTH)
+            assert close(fast(x), model(x))
+    assert set(lengths(made)) == {2}
+
+
+def test_equal_sizes_are_one_of_a_chains_sizes(replacing: Replacing, made: dict[str, Chain]) -> None:
+    model = Rows().eval()
+    with torch.no_grad():
+        replacing.compiled(model)(torch.rand(6, WIDTH))
+    (chain,) = made.values()
+    assert {size for step in chain.plan.steps for size in step.sizes} == {-1, WIDTH}
 
 
 def test_a_process_keeps_a_number_of_chains_whatever_it_compiles(

@@ -13,7 +13,9 @@ from torch import nn
 from torch.export import Dim, export
 
 import shapewright as sw
+from shapewright.torch import frozen
 from shapewright.torch.chain import chains_so_far as chains
+from shapewright.torch.frozen import Direct
 from tests.shapewright.libraries import OnDemand
 from tests.shapewright.torch.models import INNER, WIDTH, WORDS, Encoder, call_at_once, close, words
 from tests.shapewright.torch.replacing import Replacing, same
@@ -103,9 +105,66 @@ def test_a_frozen_program_that_is_dropped_leaves_nothing(encoder_libraries: Path
     fast, before = sw.torch.compile_exported(_of_rows(_layers()), encoder_libraries, freeze=True), len(chains())
     fast(torch.rand(5, WIDTH))
     assert len(chains()) == before + 1
+    kept = len(frozen._constants)
     del fast
     gc.collect()
     assert len(chains()) == before
+    assert len(frozen._constants) == kept - 1
+
+
+@pytest.mark.parametrize("rest", RESTS)
+def test_a_frozen_program_is_given_its_inputs_alone(rest: str, encoder_libraries: Path) -> None:
+    model, x = _layers(), torch.rand(5, WIDTH)
+    fast = sw.torch.compile_exported(_of_rows(model), encoder_libraries, freeze=True, options={"rest": rest})
+    assert close(fast(x), model(x))
+    (chain,) = [each for each in chains() if each.plan.frozen and each.plan.frozen in frozen._constants]
+    assert (chain.inputs, len(chain.plan.constants), len(chain.plan.names)) == (1, 4, 4)
+    assert isinstance(fast._call, Direct) is (rest == "inductor")
+
+
+@pytest.mark.parametrize("rest", RESTS)
+def test_a_frozen_program_gives_what_shares_memory_with_its_inputs(rest: str, encoder_libraries: Path) -> None:
+    class Same(nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = _layers()
+
+        def forward(self, x: torch.Tensor) -> Any:
+            y = self.layers(x)
+            return x, y, y.view(-1), self.layers[0].weight
+
+    model, x = Same(), torch.rand(5, WIDTH)
+    program = exported(model, torch.rand(3, WIDTH), dims=({0: Dim("rows", max=MOST)},))
+    fast = sw.torch.compile_exported(program, encoder_libraries, freeze=True, options={"rest": rest})
+    for _ in range(2):
+        own, y, flat, weight = fast(x)
+        assert own is x or own.data_ptr() == x.data_ptr()
+        assert close(y, model.layers(x))
+        assert flat.data_ptr() == y.data_ptr()
+        assert torch.equal(weight, model.layers[0].weight)
+
+
+def test_a_frozen_program_records_no_gradient_whatever_becomes_of_a_call(
+    encoder_libraries: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, x = _layers(), torch.rand(5, WIDTH, requires_grad=True)
+    fast = sw.torch.compile_exported(_of_rows(model), encoder_libraries, freeze=True)
+    assert not fast(x).requires_grad
+    assert torch.is_grad_enabled()
+    monkeypatch.setattr(fast._call, "_compiled", lambda args: 1 // 0)
+    with pytest.raises(ZeroDivisionError):
+        fast(x)
+    assert torch.is_grad_enabled()
+
+
+def test_constants_of_a_program_that_was_not_compiled_are_not_kept(
+    encoder_libraries: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(frozen, "_constants", {})
+    monkeypatch.setattr("shapewright.torch.exported.compile_graph", lambda *_, **__: 1 // 0)
+    with pytest.raises(ZeroDivisionError):
+        sw.torch.compile_exported(_of_rows(_layers()), encoder_libraries, freeze=True)
+    assert frozen._constants == {}
 
 
 def _layers() -> nn.Sequential:

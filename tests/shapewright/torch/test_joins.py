@@ -85,6 +85,25 @@ def test_what_is_at_hand_is_joined_within_a_chain(
     assert max(map(len, joins(made))) == (7 if number else 3)
 
 
+@pytest.mark.parametrize("rest", ["eager", "inductor"])
+def test_what_the_caller_gets_is_joined_within_a_chain(rest: str, replacing: Replacing, made: dict[str, Chain]) -> None:
+    class Words(Word):
+        def forward(self, x: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> Any:
+            y, k, v = super().forward(x, keys, values)
+            z, *others = super().forward(y, keys, values)
+            return z, torch.cat([torch.cat(each).view(2, *k.shape) for each in ((k, v), others)])
+
+    model = Words().eval()
+    fast = replacing.compiled(model, rest=rest)
+    with torch.no_grad():
+        for past in (6, 5):
+            given = inputs(1, past)
+            same(fast(*given), model(*given))
+    # Two of keys, two of values, two of both and one of all.
+    assert max(each.count("join") for each in joins(made)) == 7
+    assert max(map(len, joins(made))) == 17
+
+
 def test_several_new_words_stand_in_another_order(replacing: Replacing, made: dict[str, Chain]) -> None:
     model = Word().eval()
     fast = replacing.compiled(model)
