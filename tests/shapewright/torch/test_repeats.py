@@ -14,7 +14,7 @@ from shapewright.torch.repeats import merge_repeats
 Function = Callable[[torch.Tensor], Any]
 
 
-@torch.library.custom_op("shapewright_tests::counted", mutates_args=())
+@torch.library.custom_op("shapewright_tests::counted", mutates_args=())  # type: ignore[untyped-decorator]
 def counted(x: torch.Tensor) -> torch.Tensor:
     return x + 1
 
