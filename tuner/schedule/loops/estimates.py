@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Generic
 
 import numpy as np
@@ -83,9 +84,11 @@ class LoopRule(TirRule, Generic[Found]):
         return np.stack(each) / task.rates.clock_hz
 
     def features(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float32]:
-        return feature_table(
-            self.sizes(task, self.found(task), extents), kernels, self.estimate_s(task, kernels, extents)
-        )
+        found = self.found(task)
+        names = [axis.name for axis in self.axes(task, found)]
+        # Of an axis that was added later, kernels have no value.
+        whole = [replace(kernel, values=tuple((name, kernel.get(name)) for name in names)) for kernel in kernels]
+        return feature_table(self.sizes(task, found, extents), whole, self.estimate_s(task, kernels, extents))
 
     def body(self, task: SearchTask, kernel: MicroKernel, function: KernelFunction) -> None:
         self.write(task, self.found(task), kernel, function)

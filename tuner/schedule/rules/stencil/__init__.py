@@ -9,6 +9,7 @@ spatial or of channels. Axes of a micro-kernel:
 ``block``    values of a tile of the first axis that windows move along; it spans the others as a whole
 ``rows``     positions of a register block along the last axis but that of the vectors: they share loads
 ``vectors``  vectors of a register block
+``merged``   2: rows of a narrow image share vectors, and the image is a tile (``narrow``); no other axis matters
 ===========  ==========================================================================================================
 
 Threads share the tiles. No choice depends on a shape that is dynamic.
@@ -41,6 +42,7 @@ from tuner.schedule.loops.estimates import (
 )
 from tuner.schedule.rule import Extents
 from tuner.schedule.rules.stencil.emit import TileNest
+from tuner.schedule.rules.stencil.narrow import ImageNest, Planes, planes_of
 from tuner.schedule.rules.stencil.pattern import Slide, WindowProgram, match
 from tuner.schedule.space import Axis, MicroKernel, SearchSpace
 
@@ -79,11 +81,13 @@ class Stencil(LoopRule[WindowProgram]):
         return task.threads * elements * max(DTYPES[dtype].bytes, 4)
 
     def axes(self, task: SearchTask, found: WindowProgram) -> tuple[Axis, ...]:
+        merged = (1, 2) if _planes(task, found) else (1,)
         return (
             Axis("chunk", "vectors of a tile", _choices(task, found.vector, CHUNKS, found.lanes(task))),
             Axis("block", "values of a tile's first axis", _choices(task, found.block, BLOCKS, 1)),
             Axis("rows", "positions of a register block", (1,) if found.inner is None else (1, 2, 3, 4, 7, 8)),
             Axis("vectors", "vectors of a register block", (1, 2, 4)),
+            Axis("merged", "rows of an image share vectors", merged, is_optional=True),
         )
 
     def space(self, task: SearchTask) -> SearchSpace:
@@ -100,14 +104,22 @@ class Stencil(LoopRule[WindowProgram]):
             if found.inner is found.block and rows > block > 1:
                 raise IllegalKernel(f"rows={rows} of block={block}")
 
-        return replace(super().space(task), check=check)
+        space = super().space(task)
+        first = {axis.name: axis.choices[0] for axis in space.axes}
+
+        def canonical(values: Mapping[str, int]) -> dict[str, int]:
+            return {**first, "merged": 2} if values["merged"] > 1 else dict(values)
+
+        return replace(space, check=check, canonicalise=canonical)
 
     def wanted(self, task: SearchTask, found: WindowProgram) -> Iterable[Mapping[str, int]]:
         # Channels lie beside one another: a tile is narrow, and the image is high.
         chunk = 2 if found.vector.window is None else 8
-        return ({"chunk": chunk, "block": 16, "rows": rows} for rows in (4, 3, 2, 1))
+        return ({"chunk": chunk, "block": 16, "rows": rows, "merged": 2} for rows in (4, 3, 2, 1))
 
     def cycles(self, task: SearchTask, found: WindowProgram, kernel: MicroKernel, extents: Extents) -> Floats:
+        if kernel.get("merged") > 1:
+            return _merged_cycles(task, found, extents)
         lanes, row = found.lanes(task), volume((found.vector.axis,), extents)
         vectors, chunks = np.ceil(row / lanes), np.ceil(row / (lanes * kernel["chunk"]))
         rows = positions = volume(found.outer, extents)
@@ -132,7 +144,27 @@ class Stencil(LoopRule[WindowProgram]):
         return [*logarithms, row % found.lanes(task), np.full(len(row), len(found.taps) / found.vector.stride)]
 
     def write(self, task: SearchTask, found: WindowProgram, kernel: MicroKernel, function: KernelFunction) -> None:
-        TileNest(task, found, kernel, function).emit()
+        planes = _planes(task, found) if kernel.get("merged") > 1 else None
+        if planes is None:
+            TileNest(task, found, kernel, function).emit()
+        else:
+            ImageNest(task, found, planes, kernel, function).emit()
+
+
+def _planes(task: SearchTask, found: WindowProgram) -> Planes | None:
+    return planes_of(task.workload, found, found.lanes(task))
+
+
+def _merged_cycles(task: SearchTask, found: WindowProgram, extents: Extents) -> Floats:
+    """Cycles of a kernel whose vectors have several rows of an image."""
+    planes, images, stage = _planes(task, found), volume(found.outer, extents), found.stage
+    assert planes is not None
+    tap = 1.0 + nan_cycles(stage) + _operations(task.rates, stage) / 4
+    after = 1.0 + COPY_CYCLES + sum(_operations(task.rates, each) for each in found.after)
+    written = -(-planes.height * planes.width // found.lanes(task))
+    copied = planes.rows * (1 + planes.column.stride) * COPY_CYCLES
+    work = images * (TILE_CYCLES + copied + planes.vectors * len(found.taps) * tap + written * after)
+    return roofline(task, work, _bytes(task, found, extents), thread_speedup(images, task.threads))
 
 
 def _held(kernel: MicroKernel) -> int:

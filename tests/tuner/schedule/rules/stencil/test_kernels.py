@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tests.compiled import built_problems, computes_with_denormals, loaded
@@ -64,6 +64,59 @@ def test_random_windows(share: int, data: dict[str, Any], seed: int, threads: in
     task = _task(data, threads, AVX2 if is_narrow else None)
     kernel = space_of(task).sample(np.random.default_rng(seed))
     assert built_problems(task, kernel, [{}]) == []
+
+
+@st.composite
+def images(draw: st.DrawFn) -> dict[str, Any]:
+    """Windows over small images of many channels: paddings of any size on each side, strides, gaps, and a reduction."""
+    extents: dict[str, int | str] = {"b": "B", "c": draw(st.integers(1, 9))}
+    indices, shape = [], []
+    for axis, window, most in (("p", "r", 9), ("q", "s", 8)):
+        size, taps = draw(st.integers(1, most)), draw(st.integers(1, 5))
+        stride, dilation, pad = draw(st.integers(1, 3)), draw(st.integers(1, 2)), draw(st.integers(0, 4))
+        extents[axis], extents[window] = size, taps
+        indices.append(f"{stride}*{axis} + {dilation}*{window} - {pad}")
+        shape.append(max(stride * (size - 1) + dilation * (taps - 1) + 1 - pad - draw(st.integers(-1, 3)), 1))
+    reducer, out = draw(st.sampled_from(["sum", "max"])), "b, c, p, q"
+    read = f"x[b, c, {', '.join(indices)}]"
+    body = read if reducer == "max" else f"{read} * w[c, r, s]"
+    dtypes = draw(st.sampled_from([{}, {"x": "bfloat16", "out": "bfloat16"}, {"x": "float64", "w": "float64"}]))
+    return {
+        "program": f"t[{out}] = {reducer}(r, s) {body}\nout[{out}] = t[{out}] * 2 + y[c]",
+        "extents": extents, "shapes": {"x": ["B", extents["c"], *shape]},
+        "padded": {"x": draw(st.sampled_from([0.0, 1.5, float("-inf") if reducer == "max" else -2.0]))},
+        "dtype": {tensor: dtype for tensor, dtype in dtypes.items() if tensor != "w" or reducer == "sum"},
+    }  # fmt: skip
+
+
+@shares(4)
+@settings(max_examples=8)
+@given(data=images(), threads=st.integers(1, 2))
+def test_rows_of_narrow_images_share_vectors(share: int, data: dict[str, Any], threads: int) -> None:
+    workload = workload_from_json(data)
+    task = SearchTask(workload, shape_vars=(ShapeVar("B", range(1, 9)),), target=native(), threads=threads)
+    assume(rules_of(task)[0].name == "windows")
+    kernel = default_kernel(task)
+    assume(kernel.get("merged") > 1)
+    assert built_problems(task, kernel, [workload.dims({"B": batch}) for batch in (0, 1, 3)]) == []
+
+
+@pytest.mark.parametrize(
+    ("sizes", "is_narrow"),
+    [
+        ({"h": 7, "w": 7}, True),
+        # There are more vectors than registers.
+        ({"h": 99, "w": 5}, False),
+        ({"h": 7, "w": 9}, False),
+        ({"h": "H", "w": 7}, False),
+    ],
+)
+def test_which_images_are_narrow(sizes: dict[str, Any], is_narrow: bool) -> None:
+    args = {"b": 2, "c": 8, "r": 3, "s": 3, "pad": 1, **sizes}
+    target = Target.from_json({"kind": "llvm", "mcpu": "x86-64-v4", "num-cores": 2})
+    task = _task({"op": "depthwise_conv2d", "args": args}, 1, target)
+    (merged,) = [axis for axis in space_of(task).spaces[0].axes if axis.name == "merged"]
+    assert (2 in merged.choices) is is_narrow
 
 
 @pytest.mark.parametrize("threads", [1, 2])
