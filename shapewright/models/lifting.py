@@ -71,7 +71,7 @@ def lift_graph(graph: Graph, target: Target | None = None) -> Lifting:
     A defect of our own that is met at a node leaves that node, and what was put together with it.
     """
     order = {name: place for place, name in enumerate(graph.nodes)}
-    work = _Work(graph, target or native(), {}, {})
+    work = _Work(graph, target or native(), {}, {}, set())
     # Elementwise nodes are offered to operators first; what two operators could take goes to the larger one.
     operators = (node for node in graph if node.op not in QUIET and node.op not in TEXT)
     begun = [each for node in operators if (each := work.begun(node))]
@@ -81,9 +81,11 @@ def lift_graph(graph: Graph, target: Target | None = None) -> Lifting:
     for each in grown:
         if graph[each.node].op in ROWS:
             work.grown(each, preceded)
+    work.note_between()
     for node in graph:
         if node.op in TEXT and node.name not in work.taken and (own := work.begun(node)):
             work.grown(own)
+    work.between.clear()
     ops = {op.output: op for op in work.taken.values()}
     in_order = sorted(ops.values(), key=lambda op: order[op.output])
     rest = (Left(node.name, node.op, work.left[node.name]) for node in graph if node.name in work.left)
@@ -96,12 +98,14 @@ Longer = Callable[[Graph, Draft, Collection[str]], Draft | None]
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """What becomes of the nodes of a graph: ``taken`` by an operation, or ``left`` for a reason."""
+    """What becomes of the nodes of a graph: ``taken`` by an operation, or ``left`` for a reason. ``between``: the
+    elementwise ones that stand between operations."""
 
     graph: Graph
     target: Target
     taken: dict[str, LiftedOp]
     left: dict[str, str]
+    between: set[str]
 
     def begun(self, node: Node) -> _Begun | None:
         """A program of the node alone; None, and a reason, if there is none."""
@@ -128,21 +132,27 @@ class _Work:
         return is_single or not self.graph.readers(node.name) or constant_behind(self.graph, node) is not None
 
     def _is_taken(self, node: Node) -> bool:
-        """Whether nobody but operations reads a value, through views or not."""
-        readers = self.graph.readers(node.name) - self.taken.keys()
+        """Whether nobody but operations, or what stands between them, reads a value, through views or not."""
+        readers = self.graph.readers(node.name) - self.taken.keys() - self.between
         views = [self.graph[each] for each in readers if each != OUTPUT and self.graph[each].op in VIEWS]
         return len(views) == len(readers) and all(map(self._is_taken, views))
 
+    def note_between(self) -> None:
+        """Find the elementwise nodes that read values of operations or of one another alone, and whose own nobody else
+        reads: on CPUs, calls that follow one another are made without PyTorch between them."""
+        if self.target.gpu is not None:
+            return
+        self.between.update(node.name for node in self.graph if node.op in TEXT and node.name not in self.taken)
+        while gone := {name for name in self.between if not self._is_between(self.graph[name])}:
+            self.between.difference_update(gone)
+
     def _is_between(self, node: Node) -> bool:
-        """Whether a node reads values of operations alone, and only operations read its own: on CPUs, calls that follow
-        one another are made without PyTorch between them."""
-        is_on_cpu = self.target.gpu is None
-        return is_on_cpu and self._is_taken(node) and all(map(self._is_of_operations, node.sources))
+        return self._is_taken(node) and all(map(self._is_of_operations, node.sources))
 
     def _is_of_operations(self, name: str) -> bool:
         while self.graph[name].op in VIEWS:
             name = self.graph[name].sources[0]
-        return name in self.taken
+        return name in self.taken or name in self.between
 
     def grown(self, begun: _Begun, longer_of: Longer = extended) -> _Begun | None:
         """Take an operator with what can be fused behind it, or in front of it."""
@@ -154,7 +164,7 @@ class _Work:
                 self.taken.pop(name, None)
             return None
         node = self.graph[begun.node]
-        if begun.draft.base is None and not self._is_between(node) and (reason := _gains_nothing(grown, node)):
+        if begun.draft.base is None and node.name not in self.between and (reason := _gains_nothing(grown, node)):
             self.left[begun.node] = reason
             return None
         self.taken.update(dict.fromkeys(grown.draft.nodes, grown.op))

@@ -15,7 +15,7 @@ import ctypes
 import logging
 import math
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -38,12 +38,13 @@ from shapewright.torch.arguments import (
     varying,
 )  # fmt: skip
 from shapewright.torch.frozen import constants_of, forget_constants
-from shapewright.torch.joins import JOIN, Join
+from shapewright.torch.joins import JOIN, Copying, Join
 from shapewright.torch.memory import MEMORY
 from shapewright.torch.native import address_of, native
 from shapewright.torch.op import NAMESPACE, prepared
 from shapewright.torch.plan import DTYPES, Call, Plan, Taken, plan_of
 from shapewright.torch.steps import ChainPlan, Made, Step, sizes_of
+from shapewright.torch.turns import TURN, Turn
 from shapewright.torch.weights import Found, Operand, Weights
 
 log = logging.getLogger(__name__)
@@ -60,6 +61,9 @@ MOST_CHAINS = 1024
 """Chains that a process keeps, however many models it compiles: one that was dropped is made again at its next call."""
 MOST_OPERANDS = 64
 """Of a call, as native.c has room for."""
+
+COPIES: Mapping[str, type[Copying]] = {JOIN: Join, TURN: Turn}
+"""Steps that are no calls of libraries, by what stands in the place of the digest."""
 
 _Read = int | tuple[Made, View]
 """An operand: which constant of the chain's, from -1 downwards which of what varies, or what a call made and how it
@@ -103,7 +107,7 @@ class Chain:
         """Of each call where its operands come from, but for the output."""
         constants, kept, seen = set(self.plan.constants), list[Operand](), dict[tuple[int, View], int]()
 
-        def read(step: Step, call: Call | Join, name: str, taken: Taken) -> _Read:
+        def read(step: Step, call: Call | Copying, name: str, taken: Taken) -> _Read:
             sources = [None if each is None else step.inputs[each] for each in taken.inputs]
             if (made := next((each for each in sources if isinstance(each, Made)), None)) is not None:
                 return made, taken.view
@@ -252,9 +256,10 @@ class Chain:
         return places_of(needs, sizes, given)
 
 
-def _call_of(text: str) -> Call | Join:
+def _call_of(text: str) -> Call | Copying:
     plan = plan_of(text)
-    return Join(plan) if plan.digest == JOIN else prepared(text)
+    copying = COPIES.get(plan.digest)
+    return prepared(text) if copying is None else copying(plan)
 
 
 def _seen(value: torch.Tensor, made: Made, given: Sequence[int]) -> torch.Tensor:

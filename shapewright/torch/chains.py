@@ -1,16 +1,17 @@
 """Calls of libraries that follow one another in a graph become chains (``shapewright.torch.chain``).
 
 Between two calls of a chain there are only views, of whole values or of pieces that lie in a row, such as the last row,
-and joins of values to what is at hand, as of keys to those of words before (``shapewright.torch.joins``). What stands
-between them otherwise goes before the chain, if it reads nothing of it, or behind. A call that reads what stands behind
-begins a new chain.
+joins of values to what is at hand, as of keys to those of words before (``shapewright.torch.joins``), and values whose
+axes change places (``shapewright.torch.turns``). What stands between them otherwise goes before the chain, if it reads
+nothing of it, or behind. A call that reads what stands behind begins a new chain.
 """
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -20,25 +21,15 @@ from shapewright.torch.chain import chain, is_made_in_order, may_be_chained
 from shapewright.torch.joins import is_at_hand, join_of, sizes_of_join
 from shapewright.torch.op import call, prepared
 from shapewright.torch.plan import Plan, plan_of
+from shapewright.torch.seen import REST, VIEWS, Seen, has_all, seen_by
 from shapewright.torch.steps import ChainPlan, Made, Sizes, Step
+from shapewright.torch.turns import turn_of
 
 aten = torch.ops.aten
-VIEWS = frozenset({aten.view.default, aten._unsafe_view.default, aten.reshape.default})
-REST = -1
-"""A view's size that is what the elements make up."""
 SHORTEST = 2
 
 Parts = tuple[Sequence[fx.Node], Sequence[Any], str]
 """Of a call: the tensors, the sizes of its value, and its plan."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    """A call, or a view of its value: the call, the sizes by which it is seen, and which piece of it is."""
-
-    call: fx.Node
-    sizes: Sequence[Any]
-    piece: int | None = None
 
 
 @dataclass
@@ -46,9 +37,9 @@ class _Found:
     """Calls in order, and what depends on them."""
 
     calls: list[fx.Node] = field(default_factory=list)
-    joins: dict[fx.Node, tuple[Sequence[Any], str]] = field(default_factory=dict)
-    """Those of the calls that are joins: the sizes and the plan."""
-    inside: dict[fx.Node, _Seen] = field(default_factory=dict)
+    copies: dict[fx.Node, tuple[Sequence[Any], str]] = field(default_factory=dict)
+    """Those of the calls that are joins and turns: the sizes and the plan."""
+    inside: dict[fx.Node, Seen] = field(default_factory=dict)
     behind: set[fx.Node] = field(default_factory=set)
 
     def is_drawn_behind(self, node: fx.Node) -> bool:
@@ -57,14 +48,15 @@ class _Found:
 
     def add(self, node: fx.Node) -> None:
         self.calls.append(node)
-        self.inside[node] = _Seen(node, self.parts(node)[1])
+        self.inside[node] = Seen(node, self.parts(node)[1])
 
     def parts(self, node: fx.Node) -> Parts:
         """Of a call, as they are now: what another chain has made has taken the place of its calls."""
-        if node not in self.joins:
+        if node not in self.copies:
             return node.args  # type: ignore[no-any-return]
-        sizes, text = self.joins[node]
-        return list(node.args[0]), sizes, text
+        sizes, text = self.copies[node]
+        given = node.args[0]
+        return [given] if isinstance(given, fx.Node) else list(given), sizes, text
 
     def takes(self, tensors: Sequence[fx.Node], text: str) -> bool:
         """Whether a call can be the next one."""
@@ -75,18 +67,13 @@ class _Found:
             axes = [axis for group in taken.view for axis in group]
             in_order = axes == sorted(axes) and not taken.is_kept
             for each in read:
-                if each in self.inside and not (in_order and _has_all(axes, self.inside[each].sizes)):
+                if each in self.inside and not (in_order and has_all(axes, self.inside[each].sizes)):
                     return False
         return True
 
 
 def _is_random(node: fx.Node) -> bool:
     return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
-
-
-def _has_all(axes: Sequence[int], sizes: Sequence[Any]) -> bool:
-    """Whether all that a view leaves out is of size 1: the scale of each row is read without its last axis."""
-    return all(axis in axes or size == 1 for axis, size in enumerate(sizes))
 
 
 def make_chains(module: fx.GraphModule, constants: Mapping[str, str | None], frozen: int = 0) -> int:
@@ -97,6 +84,8 @@ def make_chains(module: fx.GraphModule, constants: Mapping[str, str | None], fro
     """
     # A view that nobody reads would make its value one of the chain's.
     module.graph.eliminate_dead_code()
+    for node in module.graph.find_nodes(op="call_function", target=call):
+        _make_in_order(node)
     made = 0
     for found in _found(module.graph):
         if len(found.calls) >= SHORTEST:
@@ -109,6 +98,28 @@ def make_chains(module: fx.GraphModule, constants: Mapping[str, str | None], fro
     return made
 
 
+def _make_in_order(node: fx.Node) -> None:
+    """Have a call that may be chained make its output as it lies in memory, and a view of that in its place."""
+    tensors, sizes, text = node.args
+    plan = plan_of(text)
+    groups, rank = plan.output, len(sizes)
+    order = [axis for group in groups for axis in group]
+    if is_made_in_order(plan) or sorted(order) != list(range(rank)) or not may_be_chained(prepared(text)):
+        return
+    starts = itertools.accumulate(map(len, groups), initial=0)
+    output = tuple(tuple(range(start, start + len(group))) for start, group in zip(starts, groups, strict=False))
+    back = [order.index(axis) for axis in range(rank)]
+    with node.graph.inserting_before(node):
+        new = node.graph.call_function(
+            call, (tensors, [sizes[axis] for axis in order], replace(plan, output=output).text())
+        )
+        new.meta = {**node.meta, "val": node.meta["val"].permute(order)}
+        view = node.graph.call_function(aten.permute.default, (new, back))
+        view.meta = dict(node.meta)
+    node.replace_all_uses_with(view)
+    node.graph.erase_node(node)
+
+
 def _found(graph: fx.Graph) -> list[_Found]:
     all_found = [_Found()]
     for node in list(graph.nodes):
@@ -119,13 +130,13 @@ def _found(graph: fx.Graph) -> list[_Found]:
             if not now.takes([*tensors, *size_nodes], text):
                 all_found.append(now := _Found())
             now.add(node)
-        elif (join := _join(node, now)) is not None:
-            now.joins[node] = join
+        elif (copy := _join(node, now) or _turn(node, now)) is not None:
+            now.copies[node] = copy
             now.add(node)
         elif any(each in now.behind for each in node.all_input_nodes) or now.is_drawn_behind(node):
             now.behind.add(node)
         elif any(each in now.inside for each in node.all_input_nodes):
-            seen = _viewed(node, now.inside.get(node.args[0]))
+            seen = seen_by(node, now.inside.get(node.args[0]))
             if seen is None:
                 now.behind.add(node)
             else:
@@ -162,45 +173,19 @@ def _is_to_be_joined(node: fx.Node) -> bool:
     )  # fmt: skip
 
 
-def _viewed(node: fx.Node, of: _Seen | None) -> _Seen | None:
-    """What a node sees of a call's value; None where that is not in a row, or is no view at all."""
-    if of is None:
+def _turn(node: fx.Node, found: _Found) -> tuple[Sequence[Any], str] | None:
+    """The sizes and the plan of a transposed value that calls alone read; None where it is none of these."""
+    of = found.inside.get(node.args[0]) if node.args and isinstance(node.args[0], fx.Node) else None
+    if of is None or REST in of.sizes or not _is_read_by_calls_alone(node):
         return None
-    if node.target is aten.clone.default:
-        return of
-    if node.target in VIEWS:
-        sizes = node.args[1]
-        known = all(isinstance(size, fx.Node) or (isinstance(size, int) and size >= REST) for size in sizes)
-        # What the elements make up is known of whole values alone.
-        return _Seen(of.call, sizes, of.piece) if known and (of.piece is None or REST not in sizes) else None
-    if node.target is aten.permute.default:
-        return _turned(of, node.args[1])
-    if REST in of.sizes or len(node.args) < 2 or not isinstance(node.args[1], int):
-        return None
-    if node.target is aten.transpose.int:
-        order = list(range(len(of.sizes)))
-        one, other = node.args[1:]
-        order[one], order[other] = order[other], order[one]
-        return _turned(of, order)
-    axis = node.args[1]
-    if node.target is aten.unsqueeze.default:
-        axis %= len(of.sizes) + 1
-        return _Seen(of.call, [*of.sizes[:axis], 1, *of.sizes[axis:]], of.piece)
-    axis %= max(1, len(of.sizes))
-    before, behind = of.sizes[:axis], of.sizes[axis + 1 :]
-    if node.target is aten.squeeze.dim and of.sizes[axis] == 1:
-        return _Seen(of.call, [*before, *behind], of.piece)
-    if node.target is aten.select.int and of.piece is None and all(size == 1 for size in before):
-        piece = node.args[2]
-        return _Seen(of.call, [*before, *behind], piece) if isinstance(piece, int) else None
-    return None
+    turn = turn_of(node, of.sizes)
+    return turn if turn is not None and found.takes([node.args[0]], turn[1]) else None
 
 
-def _turned(of: _Seen, order: Sequence[int]) -> _Seen | None:
-    """A value whose axes change places, if only such of size 1 do."""
-    axes = [axis % len(of.sizes) for axis in order]
-    moved = [axis for axis in axes if of.sizes[axis] != 1]
-    return _Seen(of.call, [of.sizes[axis] for axis in axes], of.piece) if moved == sorted(moved) else None
+def _is_read_by_calls_alone(node: fx.Node) -> bool:
+    return bool(node.users) and all(
+        user.target is call or (user.target in VIEWS and _is_read_by_calls_alone(user)) for user in node.users
+    )
 
 
 def _replace(graph: fx.Graph, found: _Found, constants: Mapping[str, str | None], frozen: tuple[int, int]) -> None:

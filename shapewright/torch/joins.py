@@ -6,6 +6,7 @@ Inductor would copy them between two chains: what Python does around that takes 
 from __future__ import annotations
 
 import operator
+from abc import abstractmethod
 from collections.abc import Collection, Sequence
 from functools import reduce
 from typing import Any
@@ -26,31 +27,41 @@ PIECES = frozenset({aten.slice.Tensor, aten.select.int, aten.unsqueeze.default, 
 """Operators that make views of what is there."""
 
 
-class Join:
-    """A join as a chain has it: what ``Call`` is for a library. Safe to use from several threads."""
+class Copying:
+    """A copy as a chain has it: what ``Call`` is for a library. ``code``: its function in native.c; ``workload``: that
+    of PyTorch. Safe to use from several threads."""
 
     is_plain, threads = True, 1
+    code: str
+    workload: str
 
     def __init__(self, plan: Plan) -> None:
-        self.view, self.workload = plan.output, "torch.cat"
+        self.view = plan.output
         self.taken = [(str(number), taken) for number, taken in enumerate(plan.operands)]
         self.copies: dict[str, int] = {}
-        self._axis = len(plan.output[0])
 
     @property
     def entry(self) -> int:
         """The address of its code."""
         code = native()
-        return 0 if code is None else address_of(code, "join")
+        return 0 if code is None else address_of(code, self.code)
 
+    @abstractmethod
     def __call__(self, operands: Sequence[torch.Tensor], sizes: Sequence[int]) -> torch.Tensor:
-        return torch.cat(list(operands), self._axis).contiguous()
+        """The copy, as PyTorch makes it."""
 
     def getter(self, name: str, taken: Taken) -> Get:
         """What gives the input of that name, as a tensor without gaps."""
         (position,), view = taken.inputs, taken.view
         assert position is not None
         return lambda operands: viewed(operands[position], view).contiguous()
+
+
+class Join(Copying):
+    code, workload = "join", "torch.cat"
+
+    def __call__(self, operands: Sequence[torch.Tensor], sizes: Sequence[int]) -> torch.Tensor:
+        return torch.cat(list(operands), len(self.view[0])).contiguous()
 
 
 def join_of(node: fx.Node) -> tuple[list[fx.Node], int, str] | None:
