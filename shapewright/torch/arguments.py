@@ -201,48 +201,59 @@ class Places:
 
 def places_of(needs: Sequence[tuple[Number, int, int]], sizes: Sequence[int], shapes: Shapes) -> Places:
     """Places for values of ``(bytes, first, last)`` steps that need them, whatever the sizes; those at hand say which
-    are about as large.
+    is the larger one.
 
-    Values whose bytes are known lie where they always do. The others share pieces behind them: a value gets the
-    smallest one that nobody has at the same time, and that is large enough; or else the largest.
+    Values whose bytes are known lie where they always do. Behind them, a value lies past all that it lies past at the
+    sizes at hand, of those that are needed at the same time.
     """
-    known = [each for each in needs if isinstance(each[0], int)]
-    fixed, total = planned([(int(size), first, last) for size, first, last in known])
-    pieces: list[tuple[int, int, list[str]]] = []  # until when, how large, for which values
-    at = dict[int, int]()
-    for number, (size, first, last) in enumerate(needs):
-        if isinstance(size, int):
-            continue
-        now = int(eval(size, {**HELPERS, "g": sizes, "v": shapes}))
-        free = [each for each, (until, _, _) in enumerate(pieces) if until < first]
-        if free:
-            chosen = min(free, key=lambda each: (pieces[each][1] < now, abs(pieces[each][1] - now)))
-        else:
-            chosen = len(pieces)
-            pieces.append((last, now, []))
-        _, large, others = pieces[chosen]
-        pieces[chosen] = last, max(large, now), [*others, size]
-        at[number] = chosen
-    statements = [f"p0 = {total}"]
-    for number, (_, _, texts) in enumerate(pieces):
-        several = list(dict.fromkeys(texts))
-        largest = several[0] if len(several) == 1 else f"max({', '.join(several)})"
-        statements.append(f"p{number + 1} = p{number} + up({largest})")
-    known_places = iter(fixed)
-    offsets: list[Number] = [f"p{at[number]}" if number in at else next(known_places) for number in range(len(needs))]
-    return Places(offsets, f"p{len(pieces)}", statements)
+    known = [(number, size) for number, (size, _, _) in enumerate(needs) if isinstance(size, int)]
+    fixed, total = planned([(size, *needs[number][1:]) for number, size in known])
+    offsets: dict[int, Number] = {number: at for (number, _), at in zip(known, fixed, strict=True)}
+    others = [number for number in range(len(needs)) if number not in offsets]
+    values = {**HELPERS, "g": sizes, "v": shapes}
+    now, _ = planned([(int(eval(str(needs[number][0]), values)), *needs[number][1:]) for number in others])
+    names, statements = dict[str, str](), [f"p0 = {total}"]
+
+    def named(text: str) -> str:
+        """The name of what an expression gives, computed once."""
+        if text not in names:
+            names[text] = f"p{len(statements)}"
+            statements.append(f"{names[text]} = {text}")
+        return names[text]
+
+    def end(number: int) -> str:
+        return f"{offsets[number]} + {named(f'up({needs[number][0]})')}"
+
+    placed = list[int]()
+    for _, number in sorted(zip(now, others, strict=True)):
+        past = [end(other) for other in placed if _meet(needs, number, other)]
+        offsets[number] = named(_most(past)) if past else "p0"
+        placed.append(number)
+    most = named(_most(["p0", *map(end, placed)])) if placed else "p0"
+    return Places([offsets[number] for number in range(len(needs))], most, statements)
 
 
 def planned(needs: Sequence[tuple[int, int, int]]) -> tuple[list[int], int]:
-    """Places for values of ``(bytes, first, last)`` steps that need them, and how many bytes that takes: a value gets
-    the first room that nobody has at the same time."""
-    placed: list[tuple[int, int, int, int]] = []
-    places = []
-    for least, first, last in needs:
-        size, at = _up(least), 0
-        for begin, end, since, until in sorted(placed):
-            if first <= until and since <= last and begin < at + size:
-                at = max(at, end)
-        placed.append((at, at + size, first, last))
-        places.append(at)
-    return places, max((end for _, end, _, _ in placed), default=0)
+    """Places for values of ``(bytes, first, last)`` steps that need them, and how many bytes that takes: the largest
+    ones first, each as far in front as nobody is at the same time."""
+    ends: dict[int, int] = {}
+    places = [0] * len(needs)
+    for number in sorted(range(len(needs)), key=lambda each: -needs[each][0]):
+        size, at = _up(needs[number][0]), 0
+        for begin, end in sorted((places[other], ends[other]) for other in ends if _meet(needs, number, other)):
+            if at + size <= begin:
+                break
+            at = max(at, end)
+        places[number], ends[number] = at, at + size
+    return places, max(ends.values(), default=0)
+
+
+def _meet(needs: Sequence[tuple[Any, int, int]], one: int, other: int) -> bool:
+    """Whether two values are needed at the same time."""
+    (_, first, last), (_, since, until) = needs[one], needs[other]
+    return first <= until and since <= last
+
+
+def _most(expressions: Iterable[str]) -> str:
+    several = list(dict.fromkeys(expressions))
+    return several[0] if len(several) == 1 else f"max({', '.join(several)})"

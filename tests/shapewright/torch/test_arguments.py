@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -61,3 +63,14 @@ def test_values_that_are_needed_at_the_same_time_never_overlap(
                 if first <= until and since <= last:
                     assert end <= other_begin or begin >= other_end
             ends.append((begin, end, first, last))
+
+
+@pytest.mark.parametrize("unit", [64, "g[0]*64"])
+def test_values_take_no_more_than_what_is_needed_at_once(unit: Number) -> None:
+    # Of a network whose images become smaller: a large value leaves room for several small ones.
+    sizes = (3, 3, 3, 12, 3, 1, 4, 4, 1, 4)
+    needs = [(times([size, unit]), step, step + 1 + (step == 0)) for step, size in enumerate(sizes)]
+    places = places_of(needs, [5], [])
+    known: dict[str, Any] = {**HELPERS, "g": [7], "v": []}
+    exec("\n".join(places.statements), known)
+    assert eval(str(places.total), known) == 15 * 64 * (1 if unit == 64 else 7)

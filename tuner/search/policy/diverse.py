@@ -12,6 +12,8 @@ from tuner.schedule.space import MicroKernel
 def most_diverse(pool: Sequence[MicroKernel], tried: Collection[MicroKernel], count: int) -> list[MicroKernel]:
     """At most ``count`` kernels of ``pool``, each the one whose nearest neighbour among those before it and ``tried``
     (at least one kernel) differs in the most axes. An axis that one rule has and another has not differs."""
+    if not pool:
+        return []
     axes = sorted({name for kernel in (*pool, *tried) for name, _ in kernel.values})
     rules = {kernel.rule: number for number, kernel in enumerate((*pool, *tried))}
     values, known = (

@@ -188,3 +188,4 @@ def test_kernels_of_several_rules_are_compared_over_all_their_axes() -> None:
     other = MicroKernel("other", 1, (("a", 1), ("c", 1)))
     assert most_diverse([near, far, other], [one], 2) == [other, near]
     assert most_diverse([near], [one], 5) == [near]
+    assert most_diverse([], [one], 5) == []

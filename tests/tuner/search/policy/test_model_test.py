@@ -83,3 +83,9 @@ def test_without_kernels_there_is_no_test(pool: list[MicroKernel], count: int) -
     test = ModelTest(TASK, MODEL, WEIGHTS, pool, TRIED, count)
     assert test.picks == []
     assert not test.is_failed(Measured())
+
+
+def test_the_last_kernels_of_a_small_space_are_tested() -> None:
+    # The promising ones are all that there are: none is left to be chosen of those that are expected to be slow.
+    test = ModelTest(TASK, MODEL, WEIGHTS, POOL[:1], TRIED, COUNT)
+    assert [kernel for kernel, _ in test.picks] == POOL[:1]
