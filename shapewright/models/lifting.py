@@ -45,7 +45,7 @@ QUIET = VIEWS | {"input", "constant", "scalar", "part", "full", "dequantised"}
 TYPICAL = 64
 """A size by which operators are compared."""
 FEW = 1024
-"""Elements that PyTorch computes in less time than a call takes whose code nothing has brought into the caches."""
+"""Elements that are not worth a call of their own: of 32, one took 16 us, its code being in no cache (decision 110)."""
 MIN_ELEMENTWISE = 2
 """Elementwise operations on their own that are worth a kernel anywhere: one pass over memory in place of as many."""
 
@@ -85,6 +85,7 @@ def lift_graph(graph: Graph, target: Target | None = None) -> Lifting:
     for node in graph:
         if node.op in TEXT and node.name not in work.taken and (own := work.begun(node)):
             work.grown(own)
+    # What is reported reads what was lifted, not what might have been.
     work.between.clear()
     ops = {op.output: op for op in work.taken.values()}
     in_order = sorted(ops.values(), key=lambda op: order[op.output])
@@ -189,8 +190,8 @@ def _gains_nothing(chain: _Begun, node: Node) -> str:
     """Why elementwise operations from ``node`` on are not worth a call; empty if they are."""
     if len(chain.draft.nodes) < MIN_ELEMENTWISE and node.op not in COSTLY:
         return "a single pass over memory on its own: a kernel gains nothing"
-    sizes = [dim.constant for dim in chain.draft.dims]
-    if all(size is not None for size in sizes) and math.prod(size or 0 for size in sizes) <= FEW:
+    sizes = [dim.constant for dim in chain.draft.dims if dim.constant is not None]
+    if len(sizes) == len(chain.draft.dims) and math.prod(sizes) <= FEW:
         return f"no more than {FEW} elements: a call would take longer than they do"
     return ""
 

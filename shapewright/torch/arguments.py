@@ -200,11 +200,11 @@ class Places:
 
 
 def places_of(needs: Sequence[tuple[Number, int, int]], sizes: Sequence[int], shapes: Shapes) -> Places:
-    """Places for values of ``(bytes, first, last)`` steps that need them, whatever the sizes; those at hand say which
-    is the larger one.
+    """Offsets for values of ``(bytes, first, last)``, steps between which each is live, as expressions that hold for
+    any sizes.
 
-    Values whose bytes are known lie where they always do. Behind them, a value lies past all that it lies past at the
-    sizes at hand, of those that are needed at the same time.
+    Values of constant size come first. The others are planned at the sizes at hand, behind them; each is then placed at
+    the end of whatever lies before it in that plan and is live at the same time.
     """
     known = [(number, size) for number, (size, _, _) in enumerate(needs) if isinstance(size, int)]
     fixed, total = planned([(size, *needs[number][1:]) for number, size in known])
@@ -226,7 +226,7 @@ def places_of(needs: Sequence[tuple[Number, int, int]], sizes: Sequence[int], sh
 
     placed = list[int]()
     for _, number in sorted(zip(now, others, strict=True)):
-        past = [end(other) for other in placed if _meet(needs, number, other)]
+        past = [end(other) for other in placed if _overlap(needs, number, other)]
         offsets[number] = named(_most(past)) if past else "p0"
         placed.append(number)
     most = named(_most(["p0", *map(end, placed)])) if placed else "p0"
@@ -234,13 +234,13 @@ def places_of(needs: Sequence[tuple[Number, int, int]], sizes: Sequence[int], sh
 
 
 def planned(needs: Sequence[tuple[int, int, int]]) -> tuple[list[int], int]:
-    """Places for values of ``(bytes, first, last)`` steps that need them, and how many bytes that takes: the largest
-    ones first, each as far in front as nobody is at the same time."""
+    """Offsets for values of ``(bytes, first, last)``, steps between which each is live, and the bytes of all: greedy by
+    size, the largest first, each at the lowest offset that no value live at the same time has."""
     ends: dict[int, int] = {}
     places = [0] * len(needs)
     for number in sorted(range(len(needs)), key=lambda each: -needs[each][0]):
         size, at = _up(needs[number][0]), 0
-        for begin, end in sorted((places[other], ends[other]) for other in ends if _meet(needs, number, other)):
+        for begin, end in sorted((places[other], ends[other]) for other in ends if _overlap(needs, number, other)):
             if at + size <= begin:
                 break
             at = max(at, end)
@@ -248,8 +248,7 @@ def planned(needs: Sequence[tuple[int, int, int]]) -> tuple[list[int], int]:
     return places, max(ends.values(), default=0)
 
 
-def _meet(needs: Sequence[tuple[Any, int, int]], one: int, other: int) -> bool:
-    """Whether two values are needed at the same time."""
+def _overlap(needs: Sequence[tuple[Any, int, int]], one: int, other: int) -> bool:
     (_, first, last), (_, since, until) = needs[one], needs[other]
     return first <= until and since <= last
 

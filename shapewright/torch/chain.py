@@ -44,7 +44,7 @@ from shapewright.torch.native import address_of, native
 from shapewright.torch.op import NAMESPACE, prepared
 from shapewright.torch.plan import DTYPES, Call, Plan, Taken, plan_of
 from shapewright.torch.steps import ChainPlan, Made, Step, sizes_of
-from shapewright.torch.turns import TURN, Turn
+from shapewright.torch.transposes import TRANSPOSE, Transpose
 from shapewright.torch.weights import Found, Operand, Weights
 
 log = logging.getLogger(__name__)
@@ -62,7 +62,7 @@ MOST_CHAINS = 1024
 MOST_OPERANDS = 64
 """Of a call, as native.c has room for."""
 
-COPIES: Mapping[str, type[Copying]] = {JOIN: Join, TURN: Turn}
+COPIES: Mapping[str, type[Copying]] = {JOIN: Join, TRANSPOSE: Transpose}
 """Steps that are no calls of libraries, by what stands in the place of the digest."""
 
 _Read = int | tuple[Made, View]

@@ -1,9 +1,9 @@
 """Calls of libraries that follow one another in a graph become chains (``shapewright.torch.chain``).
 
 Between two calls of a chain there are only views, of whole values or of pieces that lie in a row, such as the last row,
-joins of values to what is at hand, as of keys to those of words before (``shapewright.torch.joins``), and values whose
-axes change places (``shapewright.torch.turns``). What stands between them otherwise goes before the chain, if it reads
-nothing of it, or behind. A call that reads what stands behind begins a new chain.
+joins of values to what is at hand, as of keys to those of words before (``shapewright.torch.joins``), and transposes
+(``shapewright.torch.transposes``). What stands between them otherwise goes before the chain, if it reads nothing of it,
+or behind. A call that reads what stands behind begins a new chain.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from shapewright.torch.chain import chain, is_made_in_order, may_be_chained
 from shapewright.torch.joins import is_at_hand, join_of, sizes_of_join
 from shapewright.torch.op import call, prepared
 from shapewright.torch.plan import Plan, plan_of
+from shapewright.torch.repeats import is_random
 from shapewright.torch.seen import REST, VIEWS, Seen, has_all, seen_by
 from shapewright.torch.steps import ChainPlan, Made, Sizes, Step
-from shapewright.torch.turns import turn_of
+from shapewright.torch.transposes import transpose_of
 
 aten = torch.ops.aten
 SHORTEST = 2
@@ -38,13 +39,13 @@ class _Found:
 
     calls: list[fx.Node] = field(default_factory=list)
     copies: dict[fx.Node, tuple[Sequence[Any], str]] = field(default_factory=dict)
-    """Those of the calls that are joins and turns: the sizes and the plan."""
+    """Those of the calls that are joins and transposes: the sizes and the plan."""
     inside: dict[fx.Node, Seen] = field(default_factory=dict)
     behind: set[fx.Node] = field(default_factory=set)
 
     def is_drawn_behind(self, node: fx.Node) -> bool:
         """Whether a node draws random numbers behind another one that does: they keep their order."""
-        return _is_random(node) and any(map(_is_random, self.behind))
+        return is_random(node) and any(map(is_random, self.behind))
 
     def add(self, node: fx.Node) -> None:
         self.calls.append(node)
@@ -70,10 +71,6 @@ class _Found:
                 if each in self.inside and not (in_order and has_all(axes, self.inside[each].sizes)):
                     return False
         return True
-
-
-def _is_random(node: fx.Node) -> bool:
-    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
 
 
 def make_chains(module: fx.GraphModule, constants: Mapping[str, str | None], frozen: int = 0) -> int:
@@ -130,7 +127,7 @@ def _found(graph: fx.Graph) -> list[_Found]:
             if not now.takes([*tensors, *size_nodes], text):
                 all_found.append(now := _Found())
             now.add(node)
-        elif (copy := _join(node, now) or _turn(node, now)) is not None:
+        elif (copy := _join(node, now) or _transpose(node, now)) is not None:
             now.copies[node] = copy
             now.add(node)
         elif any(each in now.behind for each in node.all_input_nodes) or now.is_drawn_behind(node):
@@ -173,13 +170,13 @@ def _is_to_be_joined(node: fx.Node) -> bool:
     )  # fmt: skip
 
 
-def _turn(node: fx.Node, found: _Found) -> tuple[Sequence[Any], str] | None:
+def _transpose(node: fx.Node, found: _Found) -> tuple[Sequence[Any], str] | None:
     """The sizes and the plan of a transposed value that calls alone read; None where it is none of these."""
     of = found.inside.get(node.args[0]) if node.args and isinstance(node.args[0], fx.Node) else None
     if of is None or REST in of.sizes or not _is_read_by_calls_alone(node):
         return None
-    turn = turn_of(node, of.sizes)
-    return turn if turn is not None and found.takes([node.args[0]], turn[1]) else None
+    transpose = transpose_of(node, of.sizes)
+    return transpose if transpose is not None and found.takes([node.args[0]], transpose[1]) else None
 
 
 def _is_read_by_calls_alone(node: fx.Node) -> bool:
@@ -249,7 +246,7 @@ def _replace(graph: fx.Graph, found: _Found, constants: Mapping[str, str | None]
 
 def _kept_by_program(found: _Found, constants: Mapping[str, str | None]) -> dict[fx.Node, str]:
     """The constants that a chain need not be given, and their names: those that calls read with nothing else in one
-    operand. None where all are, since a chain is given some tensor."""
+    operand. Empty where a chain would be given no tensor at all."""
     kept: dict[fx.Node, str] = {}
     shown: set[fx.Node] = set()
     for tensors, _, text in map(found.parts, found.calls):

@@ -308,49 +308,51 @@ int join(void *self, const any *arguments, int32_t count, any *result) {
   return join_part(0, &group, &of);
 }
 
-// -- turns --------------------------------------------------------------------------------------------------------------
+// -- transposes -------------------------------------------------------------------------------------------------------
 enum { SQUARE = 16 }; // of 4-byte elements a line of the caches along each axis
-typedef struct { const tensor *given, *out; } turn_of;
+typedef struct { const tensor *given, *out; } transpose_of;
 
 // Rows `first` to `last` of a matrix as columns of another one.
-#define TURN(type)                                                                                                     \
-  static void turn_##type(const type *from, type *to, int64_t rows, int64_t columns, int64_t first, int64_t last) {    \
+#define TRANSPOSE(type)                                                                                                \
+  static void transpose_##type(const type *from, type *to, int64_t rows, int64_t columns, int64_t first, int64_t last) {\
     for (int64_t begin = first; begin < last; begin += SQUARE)                                                         \
       for (int64_t left = 0; left < columns; left += SQUARE)                                                           \
         for (int64_t column = left; column < columns && column < left + SQUARE; column++)                              \
           for (int64_t row = begin; row < last && row < begin + SQUARE; row++)                                         \
             to[column * rows + row] = from[row * columns + column];                                                    \
   }
-TURN(uint8_t)
-TURN(uint16_t)
-TURN(uint32_t)
-TURN(uint64_t)
+TRANSPOSE(uint8_t)
+TRANSPOSE(uint16_t)
+TRANSPOSE(uint32_t)
+TRANSPOSE(uint64_t)
 
 // One of some parts of all rows, those of one matrix after those of the other.
-static int turn_part(int number, group *group, void *data) {
-  turn_of *of = data;
+static int transpose_part(int number, group *group, void *data) {
+  transpose_of *of = data;
   int64_t rows = of->given->shape[1], columns = of->given->shape[2], bytes = of->given->bits / 8;
   int64_t all = of->given->shape[0] * rows, at = all * number / group->count, end = all * (number + 1) / group->count;
   while (at < end) {
     int64_t matrix = at / rows, first = at % rows, last = least(rows, first + end - at);
     const char *from = (const char *)of->given->data + matrix * rows * columns * bytes;
     char *to = (char *)of->out->data + matrix * rows * columns * bytes;
-    if (bytes == 1) turn_uint8_t((const void *)from, (void *)to, rows, columns, first, last);
-    if (bytes == 2) turn_uint16_t((const void *)from, (void *)to, rows, columns, first, last);
-    if (bytes == 4) turn_uint32_t((const void *)from, (void *)to, rows, columns, first, last);
-    if (bytes == 8) turn_uint64_t((const void *)from, (void *)to, rows, columns, first, last);
+    if (bytes == 1) transpose_uint8_t((const void *)from, (void *)to, rows, columns, first, last);
+    if (bytes == 2) transpose_uint16_t((const void *)from, (void *)to, rows, columns, first, last);
+    if (bytes == 4) transpose_uint32_t((const void *)from, (void *)to, rows, columns, first, last);
+    if (bytes == 8) transpose_uint64_t((const void *)from, (void *)to, rows, columns, first, last);
     at += last - first;
   }
   return 0;
 }
 
 // Matrices [matrices, rows, columns] transposed, as a library is called.
-int turn(void *self, const any *arguments, int32_t count, any *result) {
-  turn_of of = {arguments[0].value, arguments[1].value};
-  int64_t bytes = of.given->shape[0] * of.given->shape[1] * of.given->shape[2] * of.given->bits / 8;
-  if (own && bytes > SHARED_BYTES) return launch(turn_part, &of, 0);
+int transpose(void *self, const any *arguments, int32_t count, any *result) {
+  transpose_of of = {arguments[0].value, arguments[1].value};
+  int bits = of.given->bits;
+  if (bits != 8 && bits != 16 && bits != 32 && bits != 64) return 1;
+  int64_t bytes = of.given->shape[0] * of.given->shape[1] * of.given->shape[2] * bits / 8;
+  if (own && bytes > SHARED_BYTES) return launch(transpose_part, &of, 0);
   group group = {0, 1};
-  return turn_part(0, &group, &of);
+  return transpose_part(0, &group, &of);
 }
 
 // -- calls --------------------------------------------------------------------------------------------------------------

@@ -90,7 +90,7 @@ def by_inductor(
         return compile_fx(graph, list(inputs), config_patches=patches)  # type: ignore[no-any-return]
     # Passes of the user's own go first: they see the graph that they would see without this one.
     own = patches.get("joint_custom_pre_pass", inductor_config.joint_custom_pre_pass)
-    rewritten, short = Rewritten(rewrite, select_decomp_table(), frozen), list[Compiled]()
+    rewritten, direct = Rewritten(rewrite, select_decomp_table(), frozen), list[Compiled]()
     patches["joint_custom_pre_pass"] = [*get_custom_graph_passes(own), _pass(rewritten)]
     # TorchDynamo's guards have looked at every input before.
     patches.setdefault("size_asserts", False)
@@ -101,14 +101,14 @@ def by_inductor(
         with inductor_config.patch({"cpp.threads": 1} if is_free else {}):
             if not frozen:
                 return compile_fx_inner(module, examples, **kwargs)
-            compiled, direct = compiled_without_constants(frozen, module, examples, compile_fx_inner, **kwargs)
-        short.extend([direct] if direct is not None else [])
+            compiled, found = compiled_without_constants(frozen, module, examples, compile_fx_inner, **kwargs)
+        direct.extend([found] if found is not None else [])
         return compiled
 
     # Its cache knows the graph before the pass, and not which libraries there are.
     with spelled_out(graph), functorch_config.patch(enable_autograd_cache=False):
         compiled = compile_fx(graph, list(inputs), inner, config_patches=patches, decompositions=_normal_form())
-    return short[0] if len(short) == 1 else compiled
+    return direct[0] if len(direct) == 1 else compiled
 
 
 @cache

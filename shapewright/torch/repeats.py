@@ -1,5 +1,5 @@
-"""Values that a graph computes several times, as a mask that each layer makes anew: once is enough, and what stands
-between two calls of libraries keeps them from being one chain."""
+"""Common subexpressions of a graph, as a mask that each layer computes anew, are computed once: what stands between two
+calls of libraries keeps them from being one chain."""
 
 from __future__ import annotations
 
@@ -36,13 +36,18 @@ def _is_function(node: fx.Node) -> bool:
         return target.__module__ == operator.add.__module__
     if not isinstance(target, torch._ops.OpOverload) or target.namespace not in NAMESPACES:
         return False
-    return not target._schema.is_mutable and torch.Tag.nondeterministic_seeded not in target.tags
+    return not target._schema.is_mutable and not is_random(node)
+
+
+def is_random(node: fx.Node) -> bool:
+    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
 
 
 def _is_returned(node: fx.Node) -> bool:
     """Whether the caller gets a value, or a view of it: two results do not share memory."""
-    return any(user.op == "output" or (_is_view(user) and _is_returned(user)) for user in node.users)
+    return any(user.op == "output" or (is_view(user) and _is_returned(user)) for user in node.users)
 
 
-def _is_view(node: fx.Node) -> bool:
+def is_view(node: fx.Node) -> bool:
+    """Whether a node's value is a view of another, or one of several that another node computes."""
     return node.target is operator.getitem or (isinstance(node.target, torch._ops.OpOverload) and node.target.is_view)

@@ -8,7 +8,6 @@ a thread may find no core for milliseconds. The loops of tuned libraries wait fo
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Iterable
 from typing import Any
 
@@ -18,6 +17,7 @@ from torch.fx.experimental.symbolic_shapes import optimization_hint
 
 from shapewright.torch.chain import chain
 from shapewright.torch.op import call
+from shapewright.torch.repeats import is_view
 
 CALLS = (call, chain)
 LITTLE = 0.1
@@ -29,17 +29,13 @@ def is_little(graph: fx.Graph) -> bool:
     """Whether what is left takes little of the time, at the sizes that the graph was traced with."""
     calls = rest = 0
     for node in graph.nodes:
-        if node.op != "call_function" or node.target is operator.getitem:
+        if node.op != "call_function":
             continue
         if node.target in CALLS:
             calls += _elements([node, *node.all_input_nodes])
-        elif not _is_view(node):
+        elif not is_view(node):
             rest += _elements([node])
     return rest <= LITTLE * (calls + rest)
-
-
-def _is_view(node: fx.Node) -> bool:
-    return isinstance(node.target, torch._ops.OpOverload) and node.target.is_view
 
 
 def _elements(nodes: Iterable[fx.Node]) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from shapewright.torch.turns import order_of
+from shapewright.torch.transposes import order_of
 
 aten = torch.ops.aten
 VIEWS = frozenset({aten.view.default, aten._unsafe_view.default, aten.reshape.default})
@@ -38,7 +38,7 @@ def seen_by(node: fx.Node, of: Seen | None) -> Seen | None:
         # What the elements make up is known of whole values alone.
         return Seen(of.call, sizes, of.piece) if known and (of.piece is None or REST not in sizes) else None
     if REST not in of.sizes and (order := order_of(node, len(of.sizes))) is not None:
-        return _turned(of, order)
+        return _permuted(of, order)
     if REST in of.sizes or len(node.args) < 2 or not isinstance(node.args[1], int):
         return None
     axis = node.args[1]
@@ -55,8 +55,8 @@ def seen_by(node: fx.Node, of: Seen | None) -> Seen | None:
     return None
 
 
-def _turned(of: Seen, order: Sequence[int]) -> Seen | None:
-    """A value whose axes change places, if only such of size 1 do."""
+def _permuted(of: Seen, order: Sequence[int]) -> Seen | None:
+    """A permuted value, if only axes of size 1 move."""
     moved = [axis for axis in order if of.sizes[axis] != 1]
     return Seen(of.call, [of.sizes[axis] for axis in order], of.piece) if moved == sorted(moved) else None
 

@@ -80,12 +80,12 @@ class Weights:
     """Safe to use from several threads."""
 
     def __init__(
-        self, operands: Sequence[Operand], further: Callable[[], Sequence[torch.Tensor]] | None = None, *,
+        self, operands: Sequence[Operand], kept: Callable[[], Sequence[torch.Tensor]] | None = None, *,
         are_frozen: bool = False,
     ) -> None:  # fmt: skip
-        """``further``: gives the tensors of the chain that a call is not given. ``are_frozen``: the operands are looked
-        at once, and after ``sw.torch.forget``."""
-        self._operands, self._further, self._are_frozen = tuple(operands), further, are_frozen
+        """``kept``: gives the tensors that the program keeps, which come behind those that a call is given.
+        ``are_frozen``: the operands are looked at once, and after ``sw.torch.forget``."""
+        self._operands, self._kept, self._are_frozen = tuple(operands), kept, are_frozen
         self._all = _getter({position for each in operands for position in each.tensors})
         self._packed = _getter({position for each in operands if each.is_made for position in each.tensors})
         self._numbers = itertools.count()
@@ -97,13 +97,13 @@ class Weights:
         return len(self._operands)
 
     def of(self, tensors: Sequence[torch.Tensor]) -> Found:
-        """The operands, of the tensors that a call is given."""
+        """The operands. ``tensors``: those that a call is given."""
         # Read before the operands are: what changes meanwhile makes the next call look again.
         now, found = changes(), self._found
         if found is not None and self._are_frozen:
             return found
-        if self._further is not None:
-            tensors = [*tensors, *self._further()]
+        if self._kept is not None:
+            tensors = [*tensors, *self._kept()]
         looks = self._looks(tensors)
         is_known = found is not None and found.changes == now and found.looks == looks
         if found is not None and is_known and found.layouts.hold_for(self._all(tensors)):

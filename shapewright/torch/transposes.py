@@ -1,4 +1,4 @@
-"""Values whose axes change places, copied by a step of a chain, as images between convolutions and rows of channels.
+"""Values transposed by a step of a chain, as images between convolutions (NCHW) and rows of channels (NHWC).
 
 PyTorch would copy them between two chains, element by element.
 """
@@ -16,14 +16,14 @@ from shapewright.torch.joins import NAMES, Copying
 from shapewright.torch.plan import Plan, Taken
 
 aten = torch.ops.aten
-TURN = "turn"
+TRANSPOSE = "transpose"
 """In the place of a library's digest."""
 
 
-class Turn(Copying):
-    """Matrices transposed."""
+class Transpose(Copying):
+    """Of matrices."""
 
-    code, workload = "turn", "torch.permute"
+    code, workload = "transpose", "torch.permute"
 
     def __call__(self, operands: Sequence[torch.Tensor], sizes: Sequence[int]) -> torch.Tensor:
         ((_, taken),) = self.taken
@@ -41,7 +41,7 @@ def order_of(node: fx.Node, rank: int) -> list[int] | None:
     return None
 
 
-def turn_of(node: fx.Node, sizes: Sequence[Any]) -> tuple[list[Any], str] | None:
+def transpose_of(node: fx.Node, sizes: Sequence[Any]) -> tuple[list[Any], str] | None:
     """The sizes and the plan of a node that transposes matrices [.., rows, columns] of a value of ``sizes``, rows and
     columns being axes side by side; None for another."""
     order, value = order_of(node, len(sizes)), node.meta.get("val")
@@ -55,6 +55,6 @@ def turn_of(node: fx.Node, sizes: Sequence[Any]) -> tuple[list[Any], str] | None
         if back == inner[cut:] + inner[:cut]:
             rows, columns = tuple(inner[:cut]), tuple(inner[cut:])
             output = tuple(tuple(order.index(axis) for axis in group) for group in (outer, columns, rows))
-            plan = Plan(TURN, (Taken((0,), (outer, rows, columns)),), output, NAMES[value.dtype])
+            plan = Plan(TRANSPOSE, (Taken((0,), (outer, rows, columns)),), output, NAMES[value.dtype])
             return [sizes[axis] for axis in order], plan.text()
     return None

@@ -1,4 +1,4 @@
-"""Values whose axes change places within chains: which are steps, and that they are copied as PyTorch copies them."""
+"""Transposes within chains: which are steps, and that they are those of PyTorch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import nn
 from shapewright.torch.chain import Chain
 from shapewright.torch.plan import DTYPES, Plan, Taken
 from shapewright.torch.steps import ChainPlan, Step
-from shapewright.torch.turns import TURN, Turn
+from shapewright.torch.transposes import TRANSPOSE, Transpose
 from tests.shapewright.torch.replacing import Replacing, same
 from tests.shares import chosen
 
@@ -38,9 +38,9 @@ class Block(nn.Module):  # type: ignore[misc]
         return (y, rows, mixed) if self.is_returned else y
 
 
-def turns(made: dict[str, Chain]) -> list[list[str]]:
-    """Of each chain which of its calls are turns."""
-    return [["turn" if isinstance(each, Turn) else "call" for each in chain.calls] for chain in made.values()]
+def transposes(made: dict[str, Chain]) -> list[list[str]]:
+    """Of each chain which of its calls are transposes."""
+    return [["transpose" if isinstance(each, Transpose) else "call" for each in chain.calls] for chain in made.values()]
 
 
 def pictures(batch: int) -> torch.Tensor:
@@ -48,7 +48,7 @@ def pictures(batch: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("rest", ["eager", "inductor"])
-def test_values_that_calls_read_are_turned_within_a_chain(
+def test_values_that_calls_read_are_transposed_within_a_chain(
     rest: str, replacing: Replacing, made: dict[str, Chain]
 ) -> None:
     model = Block().eval()
@@ -57,8 +57,8 @@ def test_values_that_calls_read_are_turned_within_a_chain(
         for batch in (3, 2):
             x = pictures(batch)
             same(fast(x), model(x))
-    (chain,) = turns(made)
-    assert chain.count("turn") == 2
+    (chain,) = transposes(made)
+    assert chain.count("transpose") == 2
     assert len(chain) == 8
 
 
@@ -70,14 +70,14 @@ def test_values_that_the_caller_gets_lie_as_those_of_eager(
     with torch.no_grad():
         x = pictures(3)
         same(replacing.compiled(model, rest=rest)(x), model(x))
-    assert not any("turn" in each for each in turns(made))
+    assert not any("transpose" in each for each in transposes(made))
 
 
 # -- the copy itself --------------------------------------------------------------------------------------------------
-def turned(x: torch.Tensor, threads: int = 1) -> torch.Tensor:
+def transposed(x: torch.Tensor, threads: int = 1) -> torch.Tensor:
     """Matrices [matrices, rows, columns] transposed by a chain."""
     dtype = next(name for name, each in DTYPES.items() if each is x.dtype)
-    plan = Plan(TURN, (Taken((0,), ((0,), (1,), (2,))),), ((0,), (1,), (2,)), dtype)
+    plan = Plan(TRANSPOSE, (Taken((0,), ((0,), (1,), (2,))),), ((0,), (1,), (2,)), dtype)
     chain = Chain(ChainPlan((Step(plan.text(), (0,), (-1, -2, -3)),), (0,)))
     chain._threads = threads
     matrices, rows, columns = x.shape
@@ -89,9 +89,9 @@ SIZES = st.integers(0, 40)
 
 
 @given(SIZES, SIZES, st.integers(0, 3), st.sampled_from([*DTYPES.values()]))
-def test_turns_are_those_of_pytorch(rows: int, columns: int, matrices: int, dtype: torch.dtype) -> None:
+def test_transposes_are_those_of_pytorch(rows: int, columns: int, matrices: int, dtype: torch.dtype) -> None:
     x = torch.randint(0, 99, (matrices, rows, columns)).to(dtype)
-    assert torch.equal(turned(x), x.mT)
+    assert torch.equal(transposed(x), x.mT)
 
 
 @pytest.mark.parametrize("shape", chosen([(3, 211, 317)], [(3, 211, 317), (1, 1000, 100), (7, 3, 20_000)]))
@@ -100,6 +100,6 @@ def test_threads_share_what_is_large(shape: tuple[int, ...]) -> None:
     torch.set_num_threads(2)
     try:
         for _ in range(8):
-            assert torch.equal(turned(x, threads=2), x.mT)
+            assert torch.equal(transposed(x, threads=2), x.mT)
     finally:
         torch.set_num_threads(before)
