@@ -172,14 +172,35 @@ def assembly(task: SearchTask, kernel: MicroKernel) -> str:
 
 def innermost_loops(text: str) -> Iterator[list[str]]:
     """The instructions of each loop without another one in it, in code of x86-64 or AArch64."""
-    lines = [line.strip() for line in text.splitlines() if re.match(r"\.LBB|\t[a-z]", line)]
-    begins: dict[str, int] = {}
+    lines = _lines(text)
+    for first, last in _loops(lines):
+        if not any(line.startswith(".LBB") for line in lines[first:last]):
+            yield lines[first:last]
+
+
+def loops_over(text: str, instruction: str) -> list[list[str]]:
+    """The loops that have the instruction and no smaller loop that has it, whatever other loops are in them."""
+    lines = _lines(text)
+    has = [each for each in _loops(lines) if any(line.startswith(instruction) for line in lines[slice(*each)])]
+    inner = [each for each in has if not any(each[0] <= of[0] and of[1] <= each[1] and of != each for of in has)]
+    return [lines[slice(*each)] for each in inner]
+
+
+def _lines(text: str) -> list[str]:
+    """Labels of blocks, and instructions."""
+    return [line.strip() for line in text.splitlines() if re.match(r"\.LBB|\t[a-z]", line)]
+
+
+def _loops(lines: Sequence[str]) -> Iterator[tuple[int, int]]:
+    """From behind a label to behind the last jump back to it."""
+    begins, ends = dict[str, int](), dict[str, int]()
     for number, line in enumerate(lines):
         if line.startswith(".LBB"):
-            # A jump back to any label before this one would have this one inside its loop.
-            begins = {line.partition(":")[0]: number}
-        elif (back := re.match(r"(?:b\.\w+|cbn?z|tbn?z|j\w+)\t.*?(\.LBB\w+)$", line)) and back[1] in begins:
-            yield lines[begins[back[1]] + 1 : number + 1]
+            begins[line.partition(":")[0]] = number
+        elif (back := re.match(r"(?:b(?:\.\w+)?|cbn?z|tbn?z|j\w+)\t.*?(\.LBB\w+)$", line)) and back[1] in begins:
+            ends[back[1]] = number
+    for label, last in ends.items():
+        yield begins[label] + 1, last + 1
 
 
 def spills(task: SearchTask, kernel: MicroKernel) -> int:

@@ -55,7 +55,11 @@ def readme_with_table(readme: str, page: str) -> str:
 def summary_table(documents: Mapping[str, Document]) -> list[str]:
     """A line for each document: what, the figure, the worst shape, the machine, where from."""
     rows = [
-        [*KINDS[kind_of(each)](each)[0], load(each), f"[{file.partition('.')[0]}](measurements/{file})"]
+        [
+            *KINDS[kind_of(each)](each)[0],
+            f"{cpu(each)}; {load(each)}",
+            f"[{file.partition('.')[0]}](measurements/{file})",
+        ]
         for file, each in documents.items()
     ]
     return _table(["what", "figure", "least", "machine", "measurement"], *rows)
@@ -74,8 +78,15 @@ def kind_of(document: Document) -> str:
 def conditions(document: Document, file: str = "") -> list[str]:
     protocol = document["protocol"]
     source = f" [All of it](measurements/{file})." if file else ""
-    machine = f"{protocol['cpu']}, {protocol['cores']} cores; {load(document)}"
+    machine = f"{cpu(document)}, {protocol['cores']} cores; {load(document)}"
     return [f"{machine}. {protocol['date'][:10]}, commit {protocol['commit']}.", f"`{protocol['command']}`.{source}"]
+
+
+def cpu(document: Document) -> str:
+    """What the CPU calls itself and, where the target is recorded, LLVM: virtual machines hide the model."""
+    target = document["protocol"].get("target")
+    name = target["mcpu"] if isinstance(target, Mapping) else (target or "").removeprefix("llvm-").partition("-")[0]
+    return f"{document['protocol']['cpu']}{f' ({name})' if name else ''}"
 
 
 def load(document: Document) -> str:

@@ -32,7 +32,7 @@ INDUCTORS = "kernel"
 SHARE = 0.1
 """Which of the sorted readings counts: others of this machine can only lengthen them."""
 T = TypeVar("T")
-WARM_CALLS, MOST_CALLS = 3, 1000
+WARM_CALLS, LEAST_CALLS, MOST_CALLS = 3, 3, 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +101,8 @@ def _seconds_of(call: Callable[[], object]) -> float:
 
 
 def _repeated(sample: Callable[[], T], seconds: float) -> list[T]:
-    until, found = time.perf_counter() + seconds, [sample()]
-    while time.perf_counter() < until and len(found) < MOST_CALLS:
+    until, found = time.perf_counter() + seconds, list[T]()
+    while len(found) < LEAST_CALLS or (time.perf_counter() < until and len(found) < MOST_CALLS):
         found.append(sample())
     return found
 

@@ -22,6 +22,7 @@ from tuner.schedule.vector.memory import Vectors
 if TYPE_CHECKING:
     from tuner.schedule.product.match.form import Form
     from tuner.schedule.product.readers import PanelReader
+    from tuner.schedule.product.waiting import Waiting
 
 
 Values = Mapping[str, TirExpr]
@@ -115,7 +116,8 @@ class EmitContext:
     ``extent``: by role, k in steps. ``depth``: elements of k. ``batch``: the index in the batch. ``outer``: the values
     of the axes that loops outside of the product walk. ``indexing``: where axes are grouped to m, n and k. ``totals``:
     memory for those of a register tile, where they are in a matrix unit; with ``kept`` those of a whole block of rows,
-    from that column of the results on, between chunks of k. ``part``: of k, where it is one of several.
+    from that column of the results on, between chunks of k; ``waiting``: whether totals wait for the next
+    tile, and which (waiting.py). ``part``: of k, where it is one of several.
     """
 
     task: SearchTask
@@ -133,6 +135,7 @@ class EmitContext:
     indexing: Indexing | None = None
     totals: TirExpr = None
     kept: TirExpr = None
+    waiting: Waiting | None = None
     part: Part | None = None
 
     def at(self, batch: TirExpr) -> EmitContext:

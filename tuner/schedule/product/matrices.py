@@ -3,12 +3,13 @@
 Rows are packed at the call and panels before they are used, both filled up with zeros to whole multiplications. Totals
 go through memory, a few lines of L1, on their way to the output and back. Where groups of steps share a factor, sums of
 a group do, and are added to totals that stand behind them in memory. Between chunks of k totals of a block of rows stay
-in memory of their own where that is not too large, so that their tiles go and come as they are.
+in memory of their own where that is not too large, so that their tiles go and come as they are. What
+becomes of the totals of a tile is done while the next one is multiplied (waiting.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -16,10 +17,11 @@ from functools import partial
 from tuner.schedule.loops.shares import Share
 from tuner.schedule.product.atom import registers_of
 from tuner.schedule.product.axes import keeps_totals
-from tuner.schedule.product.context import EmitContext, Run
+from tuner.schedule.product.context import EmitContext, Panel, Run
 from tuner.schedule.product.product import Late, ceil_div
-from tuner.schedule.product.readers import PackedRows, PackedSlice
+from tuner.schedule.product.readers import PackedRows, PackedSlice, PanelReader, RowReader
 from tuner.schedule.product.tile import Tile, Use
+from tuner.schedule.product.waiting import Waiting, can_wait
 from tuner.schedule.tir import I, TirExpr, i64, tirx
 from tuner.schedule.vector.arithmetic import bound
 from tuner.schedule.vector.dtypes import as_bits, cast, constant
@@ -51,9 +53,13 @@ class MatrixTile(Tile):
     def _corner(self) -> tuple[TirExpr, TirExpr]:
         """Where the registers' first total is in memory."""
         if self.context.kept is None:
-            return i64(0), i64(0)
+            return self._half * i64(self.kernel["mr"]), i64(0)
         assert isinstance(self.rows, PackedRows)
         return self.row - self.rows.row, self.panel.column - self.context.kept
+
+    @property
+    def _half(self) -> TirExpr:
+        return i64(0) if self.context.waiting is None else self.context.waiting.half
 
     def clear(self) -> None:
         if self.late is None:
@@ -81,8 +87,18 @@ class MatrixTile(Tile):
         for register, pointer, stride in self._each_total():
             I.evaluate(self.unit.load(register, pointer, stride))
 
+    def _store(self) -> None:
+        waiting = self.context.waiting
+        if waiting is None or self.panel.limit is not None:
+            super()._store()
+            return
+        waiting.put(self.count, self.row, self.panel.column)
+
     def each(self, use: Use) -> None:
-        with I.serial(i64(0), self.count) as r:
+        self._each_of(i64(0), self.count, use)
+
+    def _each_of(self, first: TirExpr, last: TirExpr, use: Use) -> None:
+        with I.serial(first, last) as r:
             for v in range(self.panel.vectors):
                 use(as_bits(I.Bind(self.totals[tuple(self._total(r, v))]), self.total), r, i64(v))
 
@@ -115,7 +131,9 @@ class MatrixTile(Tile):
         assert isinstance(rows, PackedRows) and isinstance(panel, PackedSlice)
         steps, lefts = self.atom.steps, self.down * self.across
         word = i64(self.context.left.word_elements(self.context))
-        with I.serial(i64(0), ceil_div(run.length, steps)) as turn:
+        turns = ceil_div(run.length, steps)
+        finish_some = self._finishing(turns)
+        with I.serial(i64(0), turns) as turn:
             step = I.Bind(run.begin + turn * i64(steps))
             for i in range(self.down):
                 at = rows.buffer[first + i64(i * self.atom.rows), step * word]
@@ -130,8 +148,23 @@ class MatrixTile(Tile):
                     I.evaluate(unit.multiply(i * self.across + j, lefts + i, right))
             if ordinal is not None and self.kernel["ahead"]:
                 self._ask_ahead(ordinal, turn)
+            finish_some(turn)
         for register, pointer, stride in self._each_total():
             I.evaluate(unit.store(register, pointer, stride))
+
+    def _finishing(self, turns: TirExpr) -> Callable[[TirExpr], None]:
+        """Writes a multiplication's share, of so many, in what is left to do for the tile that waits."""
+        waiting, height = self.context.waiting, self.kernel["mr"]
+        if waiting is None or self.panel.limit is not None:
+            return lambda turn: None
+        each = bound(tirx.floordiv(turns + i64(height - 1), turns))
+        tile = WaitingTile.of(self.context, waiting, self.rows)
+
+        def finish(turn: TirExpr) -> None:
+            first = I.Bind(turn * each)
+            tile.finish(first, tirx.min(first + each, waiting.rows))
+
+        return finish
 
     def _ask_ahead(self, ordinal: TirExpr, turn: TirExpr) -> None:
         """For a multiplication's share of the next panel."""
@@ -139,6 +172,32 @@ class MatrixTile(Tile):
         before = (ordinal * ceil_div(self.chunk.length, self.atom.steps) + turn) * i64(of_turn)
         for number in range(of_turn):
             self.columns.prefetch_next(self, before + i64(number))
+
+
+class WaitingTile(MatrixTile):
+    """The tile whose totals wait."""
+
+    @staticmethod
+    def of(context: EmitContext, waiting: Waiting, rows: RowReader) -> WaitingTile:
+        """``rows``: of the tile at hand, which is in the same block."""
+        row, column = waiting.corner
+        panel = Panel(I.Bind(column), None, context.kernel["nv"], i64(0), PanelReader())
+        return WaitingTile(context, panel, context.steps, rows, I.Bind(row), context.kernel["mr"])
+
+    @property
+    def _half(self) -> TirExpr:
+        return i64(1) - super()._half
+
+    def finish(self, first: TirExpr, last: TirExpr) -> None:
+        """These rows go through the epilogue, and to where results are written."""
+        self._each_of(first, last, lambda value, r, v: self._write(r, v, self._result(value, r, v)))
+
+
+def finish_waiting(context: EmitContext, rows: RowReader) -> None:
+    """No totals wait after this, of a block whose rows are read by ``rows``."""
+    if context.waiting is not None:
+        WaitingTile.of(context, context.waiting, rows).finish(i64(0), context.waiting.rows)
+        context.waiting.clear()
 
 
 def _stride(buffer: TirExpr) -> TirExpr:
@@ -152,13 +211,16 @@ def with_totals(context: EmitContext, panels: Share) -> Iterator[EmitContext]:
     if atom.unit is None:
         yield context
         return
+    waiting = Waiting.begin() if can_wait(context) else None
     rows, columns, kept = values["mr"] + _first(context, context.right.late(context)), i64(context.nr), None
+    if waiting is not None:
+        rows *= 2
     if keeps_totals(values, atom, int(n) if isinstance(n, tirx.IntImm) else None, context.task.known_target.hardware):
         # The ragged rest of the rows joins the last block.
         rows, columns = (values["mb"] + 1) * values["mr"], (panels[1] - panels[0]) * i64(context.nr)
         kept = panels[0] * i64(context.nr)
     with workspace((i64(rows), columns), atom.total) as totals:
-        yield replace(context, totals=totals, kept=kept)
+        yield replace(context, totals=totals, kept=kept, waiting=waiting)
 
 
 def _first(context: EmitContext, late: Late | None) -> int:

@@ -35,7 +35,7 @@ from tuner.schedule.product.axes import FEW_ALONG_K, panels_of_strip, parts_of_k
 from tuner.schedule.product.context import Chunk, EmitContext, Panel, Part
 from tuner.schedule.product.dots import dots
 from tuner.schedule.product.few import FewTile, with_few
-from tuner.schedule.product.matrices import MatrixTile, with_totals
+from tuner.schedule.product.matrices import MatrixTile, finish_waiting, with_totals
 from tuner.schedule.product.product import ceil_div
 from tuner.schedule.product.readers import Each, PanelSource, RowReader, RowSource, panel_source, row_source
 from tuner.schedule.product.vectors import VectorTile
@@ -121,6 +121,7 @@ class Nest:
             self.write_tiles(lambda write: strip(lambda panel: write(source.placed(panel, chunk))), chunk, rows, block)
 
         self._over_strips(panels, panels_of_strip(self.kernel), use)
+        finish_waiting(self.context, rows)
 
     def _panel_by_panel(self, block: Block, panels: Share, source: PanelSource, rows: RowSource) -> None:
         """All chunks of a panel before the next one, so that its results stay in cache."""
@@ -132,6 +133,7 @@ class Nest:
                 source.refill(single_panel(panel), chunk)
                 placed = source.placed(self.context.result.within(panel), chunk)
                 self.write_tiles(single_panel(placed), chunk, RowReader(), block)
+                finish_waiting(self.context, RowReader())
 
             with self._results(block, (panel.column, self.context.columns_in(panel)), i64(0)):
                 self.chunks(at_chunk)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.compiled import assembly, built_problems, innermost_loops
+from tests.compiled import assembly, built_problems, loops_over
 from tests.shares import chosen, diagonal, every, shares, spread
 from tests.tuner.schedule.product.emulated_amx import emulated
 from tuner.program.job.build import workload_from_json
@@ -163,12 +163,23 @@ def test_the_next_panel_is_asked_for_in_the_loop_over_k() -> None:
     for ahead, rows in ((0, 0), (16, 1), (4, 4)):
         task = task_of("packed ahead", target)
         text = assembly(task, blocked(task, mr=32, nv=2, kc=0, tail=0, ahead=ahead))
-        loops = [loop for loop in innermost_loops(text) if any("tdpbf16ps" in line for line in loop)]
+        loops = loops_over(text, "tdpbf16ps")
         assert loops
         for loop in loops:
             # Of four products each; a line for each vector of a row.
             turns = sum(line.startswith("tdpbf16ps") for line in loop) // 4
             assert sum(line.startswith("prefetcht1") for line in loop) == turns * rows * 2
+
+
+@pytest.mark.parametrize(("k", "epilogue"), [(4096, []), (4096, ["bias", "gelu"]), ("T", [])])
+def test_what_becomes_of_a_tile_is_done_between_the_multiplications_of_the_next(k: Any, epilogue: list[str]) -> None:
+    target = Target.from_json({"kind": "llvm", "mcpu": "sapphirerapids", "num-cores": 1})
+    data = {"op": "dense", "args": {"m": "T", "n": 96, "k": k}, "dtype": "bfloat16", "epilogue": epilogue}
+    task = SearchTask(workload_from_json(data), shape_vars=(ShapeVar("T", range(130)),), target=target, threads=1)
+    loops = loops_over(assembly(task, blocked(task, mr=32, nv=2, kc=0, tail=0)), "tdpbf16ps")
+    assert len(loops) >= 2, "whole tiles, and a ragged rest of the rows"
+    # Where k may be 0 there is no multiplication to do it behind.
+    assert all(any(line.startswith("vcvtneps2bf16") for line in loop) == (k != "T") for loop in loops)
 
 
 def test_totals_that_would_take_much_go_through_the_output_or_k_is_whole() -> None:
@@ -204,7 +215,7 @@ def test_the_code_has_the_instructions_and_spills_no_tile(dtypes: Any, count: in
     assert len(kernels) == count
     for kernel in kernels:
         text, name = assembly(task, kernel), INSTRUCTIONS[dtypes]
-        loops = [loop for loop in innermost_loops(text) if any(name in line for line in loop)]
+        loops = loops_over(text, name)
         assert loops
         assert not any(line.startswith(("call", "tilestored")) for loop in loops for line in loop)
         assert "ldtilecfg" in text and "tilerelease" in text

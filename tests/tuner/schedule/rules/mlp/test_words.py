@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.compiled import assembly, built_problems, innermost_loops, shortest
+from tests.compiled import assembly, built_problems, loops_over, shortest
 from tests.contract.rule_samples import MLP, QUANTISED, SWIGLU
 from tests.shares import chosen, spread
 from tests.tuner.schedule.product.emulated_amx import emulated
@@ -144,7 +144,7 @@ def test_both_products_stay_in_tiles_inside_their_loops() -> None:
     data = workload(MLP, SHORT, 2048, 64, 2048)
     task = SearchTask(workload_from_json(data), shape_vars=(ShapeVar("T", range(130)),), target=SERVER)
     text = assembly(task, kernel_of(task, 32, mr=32, nv=2, ev=2, mb=1, whole=0, fb=0, kc=0, tail=0))
-    loops = [loop for loop in innermost_loops(text) if any("tdpbf16ps" in line for line in loop)]
+    loops = loops_over(text, "tdpbf16ps")
     assert len(loops) >= 2
     assert not any(line.startswith(("call", "tilestored")) for loop in loops for line in loop)
 
