@@ -116,8 +116,8 @@ class EmitContext:
     ``extent``: by role, k in steps. ``depth``: elements of k. ``batch``: the index in the batch. ``outer``: the values
     of the axes that loops outside of the product walk. ``indexing``: where axes are grouped to m, n and k. ``totals``:
     memory for those of a register tile, where they are in a matrix unit; with ``kept`` those of a whole block of rows,
-    from that column of the results on, between chunks of k; ``waiting``: whether totals wait for the next
-    tile, and which (waiting.py). ``part``: of k, where it is one of several.
+    from that column of the results on, between chunks of k; ``waiting``: which totals wait for the next tile, where
+    they may (waiting.py). ``part``: of k, where it is one of several.
     """
 
     task: SearchTask

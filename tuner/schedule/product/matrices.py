@@ -3,8 +3,8 @@
 Rows are packed at the call and panels before they are used, both filled up with zeros to whole multiplications. Totals
 go through memory, a few lines of L1, on their way to the output and back. Where groups of steps share a factor, sums of
 a group do, and are added to totals that stand behind them in memory. Between chunks of k totals of a block of rows stay
-in memory of their own where that is not too large, so that their tiles go and come as they are. What
-becomes of the totals of a tile is done while the next one is multiplied (waiting.py).
+in memory of their own where that is not too large, so that their tiles go and come as they are. What becomes of the
+totals of a tile is done while the next one is multiplied (waiting.py).
 """
 
 from __future__ import annotations

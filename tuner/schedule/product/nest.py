@@ -133,7 +133,6 @@ class Nest:
                 source.refill(single_panel(panel), chunk)
                 placed = source.placed(self.context.result.within(panel), chunk)
                 self.write_tiles(single_panel(placed), chunk, RowReader(), block)
-                finish_waiting(self.context, RowReader())
 
             with self._results(block, (panel.column, self.context.columns_in(panel)), i64(0)):
                 self.chunks(at_chunk)
