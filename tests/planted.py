@@ -262,6 +262,20 @@ FAULTS = (
         "fast_path_of_an_encoder_layer",
     ),
     Fault(
+        "torch: a row that is read with the others counts as apart",
+        "tuner/program/language/rows.py",
+        "if by_row.setdefault(tensor, is_by_row) != is_by_row:",
+        "if by_row.setdefault(tensor, is_by_row) is None:",
+        "language/test_rows.py",
+    ),
+    Fault(
+        "torch: a part of a batch writes where the first one does",
+        "shapewright/torch/native.c",
+        "rows->first * parts->row_bytes[number]",
+        "0 * parts->row_bytes[number]",
+        "torch/test_batches.py",
+    ),
+    Fault(
         "torch: a chain makes a call before what it reads",
         "shapewright/torch/chains.py",
         "if any(each in self.behind for each in tensors):",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 from array import array
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -146,12 +146,14 @@ class Bound:
     bytes: int
     pace: Any
     kept: list[Any]
+    parts: Any = None
 
 
 @dataclass
 class Form:
-    """A chain's calls whatever the sizes."""
+    """A chain's calls whatever the sizes. ``memory``: the number of the base that is the chain's own."""
 
+    memory: int
     _numbers: list[Number] = field(default_factory=list)
     _kept: list[Any] = field(default_factory=list)
     _paces: dict[tuple[int, ...], Any] = field(default_factory=dict)
@@ -168,6 +170,12 @@ class Form:
             self._numbers += [*shape, offset]
         self._kept.append(described)
         self._kept.append(NativeCall(entry, ctypes.addressof(described), len(operands)))
+
+    def operands(self) -> Iterator[list[tuple[int, int, bool]]]:
+        """Of each call: at which number its operands' sizes begin, how many they are, and whether the operand lies in
+        the chain's own memory. How far behind its base it lies comes after the sizes."""
+        for described in self._kept[::2]:
+            yield [(each.at, each.tensor.rank, each.base == self.memory) for each in described]
 
     def close(self, places: Places) -> None:
         """``places``: what expressions read of where values lie."""

@@ -1,12 +1,9 @@
-"""The operator ``torch.ops.shapewright.chain``: calls of tuned libraries one after the other, without Python between.
+"""Calls of tuned libraries one after the other, without Python between.
 
-    chain(Tensor[] tensors, SymInt[] sizes, str plan) -> Tensor[]
-
-``tensors`` are those that the calls read and that none of them makes; ``sizes`` what shapes are made of; ``plan`` says
-what is called with what. It is put into graphs behind all derivatives (``shapewright.torch.chains``) and has none. The
-calls' arguments are written down once (``shapewright.torch.arguments``), and values that only calls read have places in
-one piece of memory, by how long they are needed, which later calls use again. Where no machine code is at hand the
-calls are made one by one.
+The calls' arguments are written down once (``shapewright.torch.arguments``), and values that only calls read have
+places in one piece of memory, by how long they are needed, which later calls use again. Where rows of a batch are apart
+all calls are made for some of them, then for the next ones (``shapewright.torch.batches``). Where no machine code is at
+hand the calls are made one by one.
 """
 
 from __future__ import annotations
@@ -37,12 +34,13 @@ from shapewright.torch.arguments import (
     times,
     varying,
 )  # fmt: skip
-from shapewright.torch.frozen import constants_of, forget_constants
+from shapewright.torch.batches import Read, batch_of
+from shapewright.torch.frozen import constants_of
 from shapewright.torch.joins import JOIN, Copying, Join
 from shapewright.torch.memory import MEMORY
 from shapewright.torch.native import address_of, native
-from shapewright.torch.op import NAMESPACE, prepared
-from shapewright.torch.plan import DTYPES, Call, Plan, Taken, plan_of
+from shapewright.torch.op import prepared
+from shapewright.torch.plan import DTYPES, Call, Taken, plan_of
 from shapewright.torch.steps import ChainPlan, Made, Step, sizes_of
 from shapewright.torch.transposes import TRANSPOSE, Transpose
 from shapewright.torch.weights import Found, Operand, Weights
@@ -57,18 +55,11 @@ MOST_BOUND = 256
 """Combinations of sizes whose numbers are kept: some kilobytes each."""
 MOST_FORMS = 8
 """Descriptions of its calls that a chain keeps: another one is needed for constants of other shapes or dtypes."""
-MOST_CHAINS = 1024
-"""Chains that a process keeps, however many models it compiles: one that was dropped is made again at its next call."""
 MOST_OPERANDS = 64
 """Of a call, as native.c has room for."""
 
 COPIES: Mapping[str, type[Copying]] = {JOIN: Join, TRANSPOSE: Transpose}
 """Steps that are no calls of libraries, by what stands in the place of the digest."""
-
-_Read = int | tuple[Made, View]
-"""An operand: which constant of the chain's, from -1 downwards which of what varies, or what a call made and how it
-is joined."""
-
 
 def may_be_chained(call: Call) -> bool:
     """Whether a call can be part of a chain: its library needs no pool of its own, and its output's elements lie in the
@@ -92,6 +83,7 @@ class Chain:
         self._views: list[View] = []
         """Of what varies."""
         self._read = self._operands()
+        self._batch = batch_of(plan, self.calls, self._read)
         self._shapes: dict[tuple[int, ...], list[tuple[tuple[int, ...], tuple[int, ...], torch.dtype]]] = {}
         self._forms: dict[tuple[Any, ...], Form] = {}
         self._bound: dict[tuple[Any, ...], Bound] = {}
@@ -99,15 +91,15 @@ class Chain:
         self._run: Any = None
         if code is not None and all(call.is_plain for call in self.calls):
             number, place = ctypes.c_int, ctypes.c_void_p
-            self._run = ctypes.CFUNCTYPE(number, place, number, number, *[place] * 4)(address_of(code, "run_chain"))
+            self._run = ctypes.CFUNCTYPE(number, place, number, number, *[place] * 5)(address_of(code, "run_chain"))
         self._threads = max(call.threads for call in self.calls)
         self._is_refused = False
 
-    def _operands(self) -> list[list[_Read]]:
+    def _operands(self) -> list[list[Read]]:
         """Of each call where its operands come from, but for the output."""
         constants, kept, seen = set(self.plan.constants), list[Operand](), dict[tuple[int, View], int]()
 
-        def read(step: Step, call: Call | Copying, name: str, taken: Taken) -> _Read:
+        def read(step: Step, call: Call | Copying, name: str, taken: Taken) -> Read:
             sources = [None if each is None else step.inputs[each] for each in taken.inputs]
             if (made := next((each for each in sources if isinstance(each, Made)), None)) is not None:
                 return made, taken.view
@@ -160,16 +152,17 @@ class Chain:
             return self._singly(tensors, sizes, outs)
         weights = self._weights.of(tensors)
         got = [get(tensors) for get in self._varying]
-        key = (*sizes, weights.number, *[(value.shape, value.dtype, is_viewed) for value, is_viewed in got])
-        bound = self._bound.get(key) or self._bind(key, weights, got, sizes)
+        threads = min(self._threads, torch.get_num_threads())
+        key = (*sizes, threads, weights.number, *[(value.shape, value.dtype, is_viewed) for value, is_viewed in got])
+        bound = self._bound.get(key) or self._bind(key, weights, got, sizes, outs)
         memory = MEMORY.take(bound.bytes)
         bases = weights.pointers + array("Q", [value.data_ptr() for value, _ in got])
         bases.extend([memory.data_ptr(), *[each.data_ptr() for each in outs]])
         count, watch = len(self.calls), self.watch
-        seconds = (ctypes.c_double * count)() if watch else None
-        numbers = bound.numbers.buffer_info()[0]
+        seconds = (ctypes.c_double * (count * threads))() if watch else None
+        numbers, parts = bound.numbers.buffer_info()[0], bound.parts and ctypes.addressof(bound.parts)
         is_refused = self._run(
-            ctypes.addressof(bound.calls), count, self._threads, bases.buffer_info()[0], numbers, seconds, bound.pace
+            ctypes.addressof(bound.calls), count, threads, bases.buffer_info()[0], numbers, seconds, bound.pace, parts
         )
         MEMORY.give(memory)
         if is_refused:
@@ -179,8 +172,8 @@ class Chain:
                 log.warning("a chain of %d calls is made one by one: its machine code refused it", len(self.calls))
             return self._singly(tensors, sizes, outs)
         if watch is not None and seconds is not None:
-            for step, took in enumerate(seconds):
-                watch(step, took)
+            for step in range(count):
+                watch(step, sum(seconds[step::count]))
         return None
 
     def _singly(self, tensors: Sequence[torch.Tensor], sizes: Sequence[int], outs: Sequence[torch.Tensor]) -> None:
@@ -196,7 +189,8 @@ class Chain:
 
     # -- arguments ----------------------------------------------------------------------------------------------------
     def _bind(
-        self, key: tuple[Any, ...], weights: Found, got: Sequence[Got], sizes: Sequence[int]
+        self, key: tuple[Any, ...], weights: Found, got: Sequence[Got], sizes: Sequence[int],
+        outs: Sequence[torch.Tensor],
     ) -> Bound:  # fmt: skip
         shapes = [tuple(value.shape) for value, _ in got]
         kind = (weights.number, *[(value.dim(), value.dtype, is_viewed) for value, is_viewed in got])
@@ -206,6 +200,12 @@ class Chain:
             form = self._form(weights, got, sizes, shapes)
             self._forms = {**dict(list(self._forms.items())[-MOST_FORMS + 1 :]), kind: form}
         bound = form.bound(sizes, shapes)
+        if self._batch is not None:
+            inputs = [value.nbytes if each else 0 for (value, _), each in zip(got, self._batch.varying, strict=True)]
+            constants = [math.prod(shape) * DTYPES[dtype].itemsize for shape, dtype in weights.described]
+            bases = [*[0] * len(constants), *inputs, 0, *[each.nbytes for each in outs]]
+            threads = key[len(sizes)]
+            bound = self._batch.in_parts(form, bound, sizes, shapes, bases, sum(constants), threads)
         kept = list(self._bound.items())[-MOST_BOUND + 1 :]
         self._bound = {**dict(kept), key: bound}
         return bound
@@ -213,15 +213,15 @@ class Chain:
     def _form(
         self, weights: Found, got: Sequence[Got], sizes: Sequence[int], given: Sequence[tuple[int, ...]]
     ) -> Form:  # fmt: skip
-        form, shapes = Form(), [numbers_of(step.sizes) for step in self.plan.steps]
         constants = len(self._weights)
         memory = constants + len(got)
+        form, shapes = Form(memory), [numbers_of(step.sizes) for step in self.plan.steps]
         base = {step: memory + 1 + number for number, step in enumerate(self.plan.outputs)}
         inner = [step for step in range(len(shapes)) if step not in base]
         places = self._places(inner, shapes, sizes, given)
         offsets = dict(zip(inner, places.offsets, strict=True))
 
-        def read(each: _Read) -> Described:
+        def read(each: Read) -> Described:
             if not isinstance(each, int):
                 made, view = each
                 seen, first = place_of(made, times(shapes[made.step]))
@@ -269,65 +269,3 @@ def _seen(value: torch.Tensor, made: Made, given: Sequence[int]) -> torch.Tensor
 
 def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
-
-
-# -- the operator ---------------------------------------------------------------------------------------------------
-_chains: dict[str, Chain] = {}
-
-
-def chain_of(text: str) -> Chain:
-    """The chain of a plan, its libraries loaded. Raises ShapewrightError."""
-    chain = _chains.get(text)
-    if chain is None:
-        chain = _chains.setdefault(text, Chain(ChainPlan.read(text)))
-        # A frozen program needs its own for as long as it lives.
-        kept = [each for each, made in list(_chains.items()) if not made.plan.frozen]
-        for oldest in kept[:-MOST_CHAINS]:
-            _chains.pop(oldest, None)
-    return chain
-
-
-def chains_so_far() -> list[Chain]:
-    """The chains that were run in this process."""
-    return list(_chains.values())
-
-
-def forget_program(number: int) -> None:
-    """Drop the chains and the constants of a program whose constants are read once (``ChainPlan.frozen``)."""
-    forget_constants(number)
-    for text, chain in list(_chains.items()):
-        if chain.plan.frozen == number:
-            _chains.pop(text, None)
-
-
-def run(tensors: Sequence[torch.Tensor], sizes: Sequence[int], plan: str) -> list[torch.Tensor]:
-    """What the operator does on the CPU. Inductor's code calls it past the dispatcher."""
-    return chain_of(plan)(tensors, sizes)
-
-
-def direct(*operands: Any, out: torch.Tensor) -> None:
-    """What Inductor's code calls for a chain of one output: the tensors, the sizes, the plan."""
-    chain = chain_of(operands[-1])
-    chain.into(operands[: chain.inputs], operands[chain.inputs : -1], (out,))
-
-
-def _fake(tensors: Sequence[torch.Tensor], sizes: Sequence[Any], plan: str) -> list[torch.Tensor]:
-    steps = ChainPlan.read(plan)
-    made = [(steps.steps[at].sizes, plan_of(steps.steps[at].plan)) for at in steps.outputs]
-    return [tensors[0].new_empty(sizes_of(each, sizes), dtype=DTYPES[its.dtype]) for each, its in made]
-
-
-library = torch.library.Library(NAMESPACE, "FRAGMENT")
-library.define("chain(Tensor[] tensors, SymInt[] sizes, str plan) -> Tensor[]")
-library.impl("chain", run, "CPU")
-torch.library.register_fake(f"{NAMESPACE}::chain", _fake, lib=library)
-chain = torch.ops.shapewright.chain.default
-# By a name that compiled code which was kept on disk finds again.
-torch.ops.shapewright.direct_chain = direct
-torch.ops.shapewright.direct_chains = run
-
-
-def is_made_in_order(plan: Plan) -> bool:
-    """Whether the output's elements lie in memory as the model's do."""
-    axes = [axis for group in plan.output for axis in group]
-    return bool(axes) and axes == list(range(len(axes)))

@@ -1,4 +1,4 @@
-"""Calls of libraries that follow one another in a graph become chains (``shapewright.torch.chain``).
+"""Calls of libraries that follow one another in a graph become chains (``shapewright.torch.chain_op``).
 
 Between two calls of a chain there are only views, of whole values or of pieces that lie in a row, such as the last row,
 joins of values to what is at hand, as of keys to those of words before (``shapewright.torch.joins``), and transposes
@@ -17,10 +17,11 @@ from typing import Any
 import torch
 from torch import fx
 
-from shapewright.torch.chain import chain, is_made_in_order, may_be_chained
+from shapewright.torch.chain import may_be_chained
+from shapewright.torch.chain_op import chain
 from shapewright.torch.joins import is_at_hand, join_of, sizes_of_join
 from shapewright.torch.op import call, prepared
-from shapewright.torch.plan import Plan, plan_of
+from shapewright.torch.plan import Plan, is_made_in_order, plan_of
 from shapewright.torch.repeats import is_random
 from shapewright.torch.seen import REST, VIEWS, Seen, has_all, seen_by
 from shapewright.torch.steps import ChainPlan, Made, Sizes, Step

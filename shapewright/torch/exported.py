@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_structure, tree_unflatten
 
 from shapewright.sources.source import SourceLike
 from shapewright.torch.backend import checked_options, compile_graph
-from shapewright.torch.chain import forget_program
+from shapewright.torch.chain_op import forget_program
 from shapewright.torch.exported_inputs import COMPILE, Given, Inputs
 from shapewright.torch.frozen import keep_constants
 from shapewright.torch.reports import Report

@@ -15,11 +15,10 @@ from shapewright.models.symbols import dim_of
 from shapewright.sources.finder import Finder
 from shapewright.sources.reports import NotReplaced
 from shapewright.sources.source import Match
-from shapewright.torch.chain import is_made_in_order
 from shapewright.torch.changing import integers_as_operands
 from shapewright.torch.devices import CUDA, device_of
 from shapewright.torch.op import call, prepared
-from shapewright.torch.plan import DTYPES, Plan, Taken, plan_of
+from shapewright.torch.plan import DTYPES, Plan, Taken, is_made_in_order, plan_of
 from shapewright.torch.reports import Replaced, Report
 from shapewright.torch.sizes import agree, fix_sizes
 from shapewright.torch.work import flops_by_name

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from shapewright.models.lifted import View
-from shapewright.torch.chain import chain
+from shapewright.torch.chain_op import chain
 from shapewright.torch.op import call
 from shapewright.torch.plan import DTYPES, plan_of
 from shapewright.torch.steps import ChainPlan, sizes_of
@@ -25,8 +25,8 @@ logger = logging.getLogger(__name__)
 
 DIRECT, DIRECT_CHAIN = "torch.ops.shapewright.direct", "torch.ops.shapewright.direct_chain"
 DIRECT_CHAINS = "torch.ops.shapewright.direct_chains"
-"""What Inductor's code calls: ``shapewright.torch.op.direct``, ``shapewright.torch.chain.direct`` and, for a chain of
-several outputs, ``shapewright.torch.chain.run``."""
+"""What Inductor's code calls: ``shapewright.torch.op.direct``, ``shapewright.torch.chain_op.direct`` and, for a chain
+of several outputs, ``shapewright.torch.chain_op.run``."""
 
 
 @cache

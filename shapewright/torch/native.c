@@ -243,7 +243,25 @@ typedef int (*entry)(void *self, const any *arguments, int32_t count, any *resul
 // A tensor whose sizes stand from number `at` on, and behind them how many bytes it lies behind the base of that number.
 typedef struct { tensor tensor; int64_t at, base; } operand;
 typedef struct { entry entry; const operand *operands; int64_t count; } call;
-typedef struct { const call *calls; int count, failed; char *const *bases; int64_t *numbers; double *seconds; } chain;
+// Rows of a batch that are computed apart, so many at a time (batches.py).
+typedef struct {
+  int64_t count, large, rows;    // how many parts; the first of them have a row more than this
+  int64_t *of_large, *of_others; // the numbers of their calls
+  const int64_t *row_bytes;      // of each base: the bytes of a row
+  int64_t memory, bytes;         // the base that is the chain's own memory, and how much of it a part takes
+} parts;
+typedef struct {
+  const call *calls;
+  int count, threads;
+  _Atomic int failed;
+  char *const *bases;
+  int64_t *numbers;
+  double *seconds;           // by thread
+  const parts *parts;
+} chain;
+// The calls of a chain for the rows from `first` on, by a thread that has memory and seconds of its own behind those of
+// `slot` others, `beside` of which compute meanwhile.
+typedef struct { chain *chain; int64_t *numbers, first; int slot, beside; } rows;
 
 static int is_empty(const tensor *tensor) {
   for (int axis = 0; axis < tensor->rank; axis++)
@@ -251,8 +269,16 @@ static int is_empty(const tensor *tensor) {
   return 0;
 }
 
-static void run_calls(void *given) {
-  chain *chain = given;
+static char *base_of(const rows *rows, int64_t number) {
+  const chain *chain = rows->chain;
+  const parts *parts = chain->parts;
+  if (!parts) return chain->bases[number];
+  int64_t shift = number == parts->memory ? rows->slot * parts->bytes : rows->first * parts->row_bytes[number];
+  return chain->bases[number] + shift;
+}
+
+static void run_calls(const rows *rows) {
+  chain *chain = rows->chain;
   for (int number = 0; number < chain->count; number++) {
     const call *call = &chain->calls[number];
     tensor tensors[MOST_OPERANDS];
@@ -264,8 +290,8 @@ static void run_calls(void *given) {
     for (int i = 0; i < call->count; i++) {
       const operand *operand = &call->operands[i];
       tensors[i] = operand->tensor;
-      tensors[i].shape = chain->numbers + operand->at;
-      tensors[i].data = chain->bases[operand->base] + chain->numbers[operand->at + operand->tensor.rank];
+      tensors[i].shape = rows->numbers + operand->at;
+      tensors[i].data = base_of(rows, operand->base) + rows->numbers[operand->at + operand->tensor.rank];
       arguments[i] = (any){TENSOR, 0, &tensors[i]};
     }
     if (call->count && is_empty(&tensors[call->count - 1])) continue; // Nothing is to be computed.
@@ -274,8 +300,32 @@ static void run_calls(void *given) {
       chain->failed = number + 1;
       return;
     }
-    if (chain->seconds) chain->seconds[number] = 1e-9 * (double)(now_ns() - before);
+    if (chain->seconds)
+      chain->seconds[rows->slot * chain->count + number] += 1e-9 * (double)(now_ns() - before) / (1 + rows->beside);
   }
+}
+
+// One of the parts, by whichever thread takes it: its kernels have no other one.
+static int run_part(int number, group *group, void *data) {
+  chain *chain = data;
+  const parts *parts = chain->parts;
+  team *team = own;
+  int before = by_itself, slot = chain->threads > 1 ? omp_get_thread_num() : 0, larger = least(number, (int)parts->large);
+  int64_t *numbers = number < parts->large ? parts->of_large : parts->of_others;
+  rows rows = {chain, numbers, number * parts->rows + larger, slot, chain->threads - 1};
+  own = 0, by_itself = 1;
+  run_calls(&rows);
+  own = team, by_itself = before;
+  return chain->failed != 0;
+}
+
+static void run_rows(void *given) {
+  chain *chain = given;
+  rows rows = {chain, chain->numbers, 0, 0, 0};
+  if (!chain->parts) return run_calls(&rows);
+  loop loop = {run_part, chain, (int)chain->parts->count, 0};
+  if (chain->threads > 1) return run_loop(&loop);
+  for (int number = 0; number < loop.count && !chain->failed; number++) run_part(number, 0, chain);
 }
 
 // -- joins --------------------------------------------------------------------------------------------------------------
@@ -357,24 +407,27 @@ int transpose(void *self, const any *arguments, int32_t count, any *result) {
 
 // -- calls --------------------------------------------------------------------------------------------------------------
 // Make the calls in order with a team of so many threads, or of as many as PyTorch may have here, or by this thread
-// itself, by their pace; put what each took where `seconds` points to, if it does. Returns 0, or the number of the call
-// that failed, from 1. Writes nothing else but outputs: threads may share descriptions.
+// itself, by their pace; with `parts` those of one part of a batch after those of another. Add what each took where
+// `seconds` points to, if it does, which has room for each thread. Returns 0, or the number of a call that failed, from 1.
+// Writes nothing else but outputs and memory: threads may share descriptions.
 int run_chain(
-    const call *calls, int count, int threads, char *const *bases, int64_t *numbers, double *seconds, pace *pace) {
-  chain chain = {calls, count, 0, bases, numbers, seconds};
+    const call *calls, int count, int threads, char *const *bases, int64_t *numbers, double *seconds, pace *pace,
+    const parts *parts) {
+  chain chain = {calls, count, 1, 0, bases, numbers, seconds, parts};
   threads = least(threads, omp_get_max_threads());
   if (threads < 2 || forked || own || by_itself) {
-    run_calls(&chain);
+    run_rows(&chain);
     return chain.failed;
   }
   int is_alone = goes_alone(pace);
   int64_t before = now_ns();
   if (is_alone) {
     by_itself = 1;
-    run_calls(&chain);
+    run_rows(&chain);
     by_itself = 0;
   } else {
-    team team = {.work = run_calls, .given = &chain};
+    chain.threads = threads;
+    team team = {.work = run_rows, .given = &chain};
     GOMP_parallel(take_part, &team, (unsigned)threads, 0);
   }
   learn(pace, is_alone, now_ns() - before);

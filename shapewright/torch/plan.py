@@ -23,6 +23,8 @@ from shapewright.torch.devices import CPU, aligned
 from shapewright.torch.native import share_threads
 from shapewright.torch.packs import Packs
 from tuner.errors import InvalidInput
+from tuner.program.language.binding import symbols_at
+from tuner.program.language.rows import rows_apart
 
 if TYPE_CHECKING:
     from shapewright.library import Library
@@ -97,6 +99,12 @@ def plan_of(text: str) -> Plan:
         ) from None
 
 
+def is_made_in_order(plan: Plan) -> bool:
+    """Whether the output's elements lie in memory as the model's do."""
+    axes = [axis for group in plan.output for axis in group]
+    return bool(axes) and axes == list(range(len(axes)))
+
+
 def output_of(plan: Plan, sizes: Sequence[Any], like: torch.Tensor) -> torch.Tensor:
     """An output of the model's ``sizes`` without a value, with the strides that a call gives it."""
     result = like.new_empty(_joined(plan.output, sizes), dtype=DTYPES[plan.dtype])
@@ -152,6 +160,23 @@ class Call:
         before."""
         library = self._library
         return not (library.has_sized_constants or library.needs_pool or library.is_for_gpu)
+
+    @property
+    def l2_bytes(self) -> int:
+        """Of a core that the library was built for."""
+        return self._library.dispatcher.task.known_target.hardware.l2_bytes
+
+    @property
+    def rows(self) -> tuple[bool, ...] | None:
+        """Of each input whether row i of the output is computed of its row i alone, and of others as a whole; None
+        where rows depend on one another."""
+        by_row = rows_apart(self.workload.program)
+        return None if by_row is None else tuple(name in by_row for name, _ in self.taken)
+
+    def operations(self, shapes: Sequence[Sequence[int]]) -> int:
+        """The arithmetic operations of a call with operands of these shapes, the output's last."""
+        symbols = dict(zip(self.workload.symbols, symbols_at(self.workload, shapes), strict=True))
+        return self.workload.flops(symbols)
 
     def __call__(self, operands: Sequence[torch.Tensor], sizes: Sequence[int]) -> torch.Tensor:
         if self._flat is None or len(sizes) != self._rank:

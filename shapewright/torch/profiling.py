@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from shapewright.torch.chain import chains_so_far
+from shapewright.torch.chain_op import chains_so_far
 from shapewright.torch.op import calls_so_far
 from shapewright.torch.plan import Call
 

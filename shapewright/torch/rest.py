@@ -15,7 +15,7 @@ import torch
 from torch import fx
 from torch.fx.experimental.symbolic_shapes import optimization_hint
 
-from shapewright.torch.chain import chain
+from shapewright.torch.chain_op import chain
 from shapewright.torch.op import call
 from shapewright.torch.repeats import is_view
 

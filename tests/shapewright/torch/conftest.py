@@ -13,7 +13,7 @@ import torch
 import shapewright as sw
 from shapewright.sources import finder
 from shapewright.sources.finder import Finder
-from shapewright.torch import backend, chain
+from shapewright.torch import backend, chain_op
 from shapewright.torch.chain import Chain
 from tests import quick_exports
 from tests.conftest import MakeOnce
@@ -56,7 +56,7 @@ def replacing(built: OnDemand, monkeypatch: pytest.MonkeyPatch) -> Replacing:
 def made(monkeypatch: pytest.MonkeyPatch) -> dict[str, Chain]:
     """The chains that a test made."""
     found: dict[str, Chain] = {}
-    monkeypatch.setattr(chain, "_chains", found)
+    monkeypatch.setattr(chain_op, "_chains", found)
     return found
 
 

@@ -14,7 +14,7 @@ from torch.export import Dim, export
 
 import shapewright as sw
 from shapewright.torch import frozen
-from shapewright.torch.chain import chains_so_far as chains
+from shapewright.torch.chain_op import chains_so_far as chains
 from shapewright.torch.frozen import Direct
 from tests.shapewright.libraries import OnDemand
 from tests.shapewright.torch.models import INNER, WIDTH, WORDS, Encoder, call_at_once, close, words

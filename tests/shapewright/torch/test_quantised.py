@@ -10,8 +10,8 @@ from torch import nn
 from torch.export import Dim, export
 
 import shapewright as sw
-from shapewright.torch import chain as chains
-from shapewright.torch.chain import chains_so_far
+from shapewright.torch import chain_op as chains
+from shapewright.torch.chain_op import chains_so_far
 from shapewright.torch.plan import plan_of
 from tests.conftest import MakeOnce
 from tests.shapewright.libraries import save
