@@ -38,7 +38,7 @@ from shapewright.torch.batches import Read, batch_of
 from shapewright.torch.frozen import constants_of
 from shapewright.torch.joins import JOIN, Copying, Join
 from shapewright.torch.memory import MEMORY
-from shapewright.torch.native import address_of, native
+from shapewright.torch.native import chain_runner, native
 from shapewright.torch.op import prepared
 from shapewright.torch.plan import DTYPES, Call, Taken, plan_of
 from shapewright.torch.steps import ChainPlan, Made, Step, sizes_of
@@ -88,10 +88,9 @@ class Chain:
         self._forms: dict[tuple[Any, ...], Form] = {}
         self._bound: dict[tuple[Any, ...], Bound] = {}
         code = native()
-        self._run: Any = None
+        self._run: Callable[..., int] | None = None
         if code is not None and all(call.is_plain for call in self.calls):
-            number, place = ctypes.c_int, ctypes.c_void_p
-            self._run = ctypes.CFUNCTYPE(number, place, number, number, *[place] * 5)(address_of(code, "run_chain"))
+            self._run = chain_runner(code)
         self._threads = max(call.threads for call in self.calls)
         self._is_refused = False
 

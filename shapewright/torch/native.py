@@ -15,6 +15,7 @@ import ctypes
 import logging
 import subprocess
 import tempfile
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from shutil import which
@@ -45,6 +46,13 @@ def address_of(code: ctypes.CDLL, name: str) -> int:
     address = ctypes.cast(code[name], ctypes.c_void_p).value
     assert address is not None
     return address
+
+
+def chain_runner(code: ctypes.CDLL) -> Callable[..., int]:
+    """``run_chain`` of the code."""
+    number, place = ctypes.c_int, ctypes.c_void_p
+    signature = ctypes.CFUNCTYPE(number, place, number, number, *[place] * 5)
+    return signature(address_of(code, "run_chain"))
 
 
 def native() -> ctypes.CDLL | None:

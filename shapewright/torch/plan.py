@@ -24,7 +24,7 @@ from shapewright.torch.native import share_threads
 from shapewright.torch.packs import Packs
 from tuner.errors import InvalidInput
 from tuner.program.language.binding import symbols_at
-from tuner.program.language.rows import rows_apart
+from tuner.program.language.rows import inputs_by_row
 
 if TYPE_CHECKING:
     from shapewright.library import Library
@@ -170,7 +170,7 @@ class Call:
     def rows(self) -> tuple[bool, ...] | None:
         """Of each input whether row i of the output is computed of its row i alone, and of others as a whole; None
         where rows depend on one another."""
-        by_row = rows_apart(self.workload.program)
+        by_row = inputs_by_row(self.workload)
         return None if by_row is None else tuple(name in by_row for name, _ in self.taken)
 
     def operations(self, shapes: Sequence[Sequence[int]]) -> int:

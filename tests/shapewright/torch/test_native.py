@@ -165,12 +165,12 @@ def test_a_chain_has_no_more_threads_than_pytorch() -> None:
     number, place = ctypes.c_int, ctypes.c_void_p
     kept = ctypes.CFUNCTYPE(number, place, place, number, place)(entry)
     call = (ctypes.c_int64 * 3)(ctypes.cast(kept, place).value or 0, 0, 0)
-    run = ctypes.CFUNCTYPE(number, place, number, number, *[place] * 4)(native.address_of(code, "run_chain"))
+    run = native.chain_runner(code)
     before = torch.get_num_threads()
     try:
         for threads in (1, 2):
             torch.set_num_threads(threads)
-            assert run(ctypes.addressof(call), 1, 2, None, None, None, ctypes.create_string_buffer(PACE_BYTES)) == 0
+            assert run(ctypes.addressof(call), 1, 2, *[None] * 3, ctypes.create_string_buffer(PACE_BYTES), None) == 0
     finally:
         torch.set_num_threads(before)
     assert seen == [1, 2]
@@ -192,13 +192,13 @@ def test_a_chain_by_itself_opens_no_region_for_its_loops() -> None:
     kept = part(counted)
     entry = ctypes.CFUNCTYPE(number, place, place, number, place)(lambda *_: launch(kept, None, 2))
     call = (ctypes.c_int64 * 3)(ctypes.cast(entry, place).value or 0, 0, 0)
-    run = ctypes.CFUNCTYPE(number, place, number, number, *[place] * 4)(native.address_of(code, "run_chain"))
+    run = native.chain_runner(code)
     pace, before = Pace(code), torch.get_num_threads()
     code.expect_threads(2)
     try:
         torch.set_num_threads(2)
         for _ in range(3):
-            assert run(ctypes.addressof(call), 1, 2, None, None, None, pace.memory) == 0
+            assert run(ctypes.addressof(call), 1, 2, *[None] * 3, pace.memory, None) == 0
     finally:
         torch.set_num_threads(before)
     # The first two are made together.

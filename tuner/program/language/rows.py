@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from tuner.program.language.expr import Axis, Expr, Extent, Read, children
 from tuner.program.language.program import Program
+from tuner.program.language.workload import Workload
 
 
 class _Entangled(Exception):
@@ -35,6 +36,15 @@ def rows_apart(program: Program) -> frozenset[str] | None:
     except _Entangled:
         return None
     return frozenset(name for name in program.inputs if by_row[name])
+
+
+def inputs_by_row(workload: Workload) -> frozenset[str] | None:
+    """``rows_apart`` where these inputs have as many rows as the output has, whatever the symbols; else None."""
+    by_row = rows_apart(workload.program)
+    if by_row is None:
+        return None
+    rows = workload.outputs[0].dims[0]
+    return by_row if all(workload.tensors[name].dims[0] == rows for name in by_row) else None
 
 
 def _reads(expr: Expr, row: str | None) -> Iterator[tuple[str, bool]]:

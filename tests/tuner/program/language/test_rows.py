@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from tests.tuner.program_strategies import SHAPES, TAME_WORKLOADS
 from tuner.measure.verification.inputs import random_inputs
+from tuner.program.job.build import workload_from_json
 from tuner.program.language.program import Program
-from tuner.program.language.rows import rows_apart
+from tuner.program.language.rows import inputs_by_row, rows_apart
 from tuner.program.language.workload import Workload
 from tuner.program.reference import compute
 
@@ -43,6 +44,12 @@ out[m, n] = e[m, n] / z[m]
 )
 def test_rows_are_apart_where_each_reads_its_own(program: str, inputs: set[str] | None) -> None:
     assert rows_apart(Program.parse(program)) == inputs
+
+
+@pytest.mark.parametrize(("size", "inputs"), [("T", {"x"}), ("2*T", None), (8, None)])
+def test_inputs_have_as_many_rows_as_the_output(size: str | int, inputs: set[str] | None) -> None:
+    fields = {"extents": {"m": "T", "n": 4}, "shapes": {"x": [size, 4]}}
+    assert inputs_by_row(workload_from_json({"program": "out[m, n] = x[m, n] + 1", **fields})) == inputs
 
 
 def test_a_program_of_several_outputs_has_no_rows() -> None:
