@@ -8,6 +8,7 @@ depends on sizes is computed.
 from __future__ import annotations
 
 import ctypes
+import math
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -176,6 +177,11 @@ class Form:
         the chain's own memory. How far behind its base it lies comes after the sizes."""
         for described in self._kept[::2]:
             yield [(each.at, each.tensor.rank, each.base == self.memory) for each in described]
+
+    def written(self, numbers: Sequence[int]) -> int:
+        """The bytes that all calls write, with these numbers."""
+        results = ((described[-1].at, described[-1].tensor) for described in self._kept[::2])
+        return sum(math.prod(numbers[at : at + tensor.rank]) * tensor.bits // 8 for at, tensor in results)
 
     def close(self, places: Places) -> None:
         """``places``: what expressions read of where values lie."""

@@ -15,8 +15,8 @@ import math
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
+from shapewright.models.lifted import View
 from shapewright.torch.arguments import ALIGNMENT, Bound, Form, Shapes
 from shapewright.torch.joins import Copying
 from shapewright.torch.plan import Call
@@ -24,13 +24,14 @@ from shapewright.torch.steps import ChainPlan, Made
 
 LEVEL2_TIMES = 8
 """How much larger than L2 the values of a part may be: most of them are read again soon, and L3 has others."""
-LEAST_OPERATIONS = 16
-"""For each byte of weights that a part reads: with fewer, reading them takes a good part of the time."""
+LEAST_WRITTEN = 1 / 16
+"""Of the bytes of all weights, what a part writes at least: with less, reading them takes a good part of the time."""
 MOST_WAITING = 1 / 16
 """Of all rows, as many as threads might compute that wait for others."""
 
-Read = int | tuple[Made, Any]
-"""An operand of a call, as ``Chain`` has it: a constant, from -1 downwards what varies, or what a call made."""
+Source = int | tuple[Made, View]
+"""An operand of a call: which constant of the chain's, from -1 downwards which of what varies, or what a call made and
+how it is joined."""
 
 
 class Parts(ctypes.Structure):
@@ -63,9 +64,13 @@ class Batch:
         # What all of them are multiples of can be divided.
         rows = math.gcd(*[sizes[each] for each in self.sizes])
         cache = LEVEL2_TIMES * min(call.l2_bytes for call in self.calls if isinstance(call, Call))
-        least = weights * LEAST_OPERATIONS * rows / self._operations(form, whole)
-        count = number_of_parts(rows, threads, cache * rows // max(whole.bytes, 1), math.ceil(least))
-        if count < 2 or any(size % rows for size in base_bytes):
+        fit = cache * rows // max(whole.bytes, 1)
+        # Sizes of decoders are new at each word: what is written is counted where it may matter.
+        if number_of_parts(rows, threads, fit, 1) < 2 or any(size % rows for size in base_bytes):
+            return whole
+        least = math.ceil(LEAST_WRITTEN * weights * rows / max(form.written(whole.numbers), 1))
+        count = number_of_parts(rows, threads, fit, least)
+        if count < 2:
             return whole
         each, large = divmod(rows, count)
         others = self._some(form, whole, sizes, shapes, (each, rows))
@@ -83,32 +88,30 @@ class Batch:
         self, form: Form, whole: Bound, sizes: Sequence[int], shapes: Shapes, share: tuple[int, int]
     ) -> Bound | None:  # fmt: skip
         """The calls for a share of the rows, so many of so many; None if they are not those for all of them but for the
-        number of rows."""
+        number of rows.
+
+        Values lie row by row and are seen as a whole: the first k of n rows of any value are the same share of it,
+        however many axes it is seen with.
+        """
         some_rows, all_rows = share
         given = [size * some_rows // all_rows if at in self.sizes else size for at, size in enumerate(sizes)]
         viewed = [
-            [shape[0] * some_rows // all_rows, *shape[1:]] if has_rows else shape
+            [shape[0] * some_rows // all_rows, *shape[1:]] if has_rows and shape else shape
             for shape, has_rows in zip(shapes, self.varying, strict=True)
         ]
         some = form.bound(given, viewed)
         for operands, have_rows in zip(form.operands(), self.operands, strict=True):
-            for (at, rank, is_moved), has_rows in zip(operands, have_rows, strict=True):
-                first, last = at + has_rows, at + rank + (not is_moved)
+            for (at, rank, is_placed), has_rows in zip(operands, have_rows, strict=True):
+                # Where values lie in the chain's memory is planned anew.
+                first, last = at + (1 if has_rows else 0), at + rank + (0 if is_placed else 1)
                 if whole.numbers[first:last] != some.numbers[first:last]:
                     return None
                 if has_rows and (not rank or whole.numbers[at] * some_rows != some.numbers[at] * all_rows):
                     return None
         return some
 
-    def _operations(self, form: Form, whole: Bound) -> int:
-        """The operations of all calls for all rows."""
-        operations = 0
-        for call, operands in zip(self.calls, form.operands(), strict=True):
-            operations += call.operations([whole.numbers[at : at + rank] for at, rank, _ in operands])
-        return max(operations, 1)
 
-
-def batch_of(plan: ChainPlan, calls: Sequence[Call | Copying], read: Sequence[Sequence[Read]]) -> Batch | None:
+def batch_of(plan: ChainPlan, calls: Sequence[Call | Copying], read: Sequence[Sequence[Source]]) -> Batch | None:
     """The batch of a chain; None where a call computes rows of several others, or there are no rows.
 
     ``read``: of each call where its operands come from but for the output.

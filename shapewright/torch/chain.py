@@ -34,7 +34,7 @@ from shapewright.torch.arguments import (
     times,
     varying,
 )  # fmt: skip
-from shapewright.torch.batches import Read, batch_of
+from shapewright.torch.batches import Source, batch_of
 from shapewright.torch.frozen import constants_of
 from shapewright.torch.joins import JOIN, Copying, Join
 from shapewright.torch.memory import MEMORY
@@ -94,11 +94,11 @@ class Chain:
         self._threads = max(call.threads for call in self.calls)
         self._is_refused = False
 
-    def _operands(self) -> list[list[Read]]:
+    def _operands(self) -> list[list[Source]]:
         """Of each call where its operands come from, but for the output."""
         constants, kept, seen = set(self.plan.constants), list[Operand](), dict[tuple[int, View], int]()
 
-        def read(step: Step, call: Call | Copying, name: str, taken: Taken) -> Read:
+        def read(step: Step, call: Call | Copying, name: str, taken: Taken) -> Source:
             sources = [None if each is None else step.inputs[each] for each in taken.inputs]
             if (made := next((each for each in sources if isinstance(each, Made)), None)) is not None:
                 return made, taken.view
@@ -153,7 +153,7 @@ class Chain:
         got = [get(tensors) for get in self._varying]
         threads = min(self._threads, torch.get_num_threads())
         key = (*sizes, threads, weights.number, *[(value.shape, value.dtype, is_viewed) for value, is_viewed in got])
-        bound = self._bound.get(key) or self._bind(key, weights, got, sizes, outs)
+        bound = self._bound.get(key) or self._bind(key, weights, got, sizes, outs, threads)
         memory = MEMORY.take(bound.bytes)
         bases = weights.pointers + array("Q", [value.data_ptr() for value, _ in got])
         bases.extend([memory.data_ptr(), *[each.data_ptr() for each in outs]])
@@ -189,7 +189,7 @@ class Chain:
     # -- arguments ----------------------------------------------------------------------------------------------------
     def _bind(
         self, key: tuple[Any, ...], weights: Found, got: Sequence[Got], sizes: Sequence[int],
-        outs: Sequence[torch.Tensor],
+        outs: Sequence[torch.Tensor], threads: int,
     ) -> Bound:  # fmt: skip
         shapes = [tuple(value.shape) for value, _ in got]
         kind = (weights.number, *[(value.dim(), value.dtype, is_viewed) for value, is_viewed in got])
@@ -203,7 +203,6 @@ class Chain:
             inputs = [value.nbytes if each else 0 for (value, _), each in zip(got, self._batch.varying, strict=True)]
             constants = [math.prod(shape) * DTYPES[dtype].itemsize for shape, dtype in weights.described]
             bases = [*[0] * len(constants), *inputs, 0, *[each.nbytes for each in outs]]
-            threads = key[len(sizes)]
             bound = self._batch.in_parts(form, bound, sizes, shapes, bases, sum(constants), threads)
         kept = list(self._bound.items())[-MOST_BOUND + 1 :]
         self._bound = {**dict(kept), key: bound}
@@ -220,7 +219,7 @@ class Chain:
         places = self._places(inner, shapes, sizes, given)
         offsets = dict(zip(inner, places.offsets, strict=True))
 
-        def read(each: Read) -> Described:
+        def read(each: Source) -> Described:
             if not isinstance(each, int):
                 made, view = each
                 seen, first = place_of(made, times(shapes[made.step]))

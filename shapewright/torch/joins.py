@@ -51,9 +51,6 @@ class Copying:
         """As ``Call.rows``: the outermost axes are those of all operands."""
         return (True,) * len(self.taken) if self.view[0] else None
 
-    def operations(self, shapes: Sequence[Sequence[int]]) -> int:
-        return 0
-
     @abstractmethod
     def __call__(self, operands: Sequence[torch.Tensor], sizes: Sequence[int]) -> torch.Tensor:
         """The copy, as PyTorch makes it."""

@@ -310,9 +310,12 @@ static int run_part(int number, group *group, void *data) {
   chain *chain = data;
   const parts *parts = chain->parts;
   team *team = own;
-  int before = by_itself, slot = chain->threads > 1 ? omp_get_thread_num() : 0, larger = least(number, (int)parts->large);
+  int before = by_itself, slot = chain->threads > 1 ? omp_get_thread_num() : 0;
+  int64_t larger = least(number, (int)parts->large);
   int64_t *numbers = number < parts->large ? parts->of_large : parts->of_others;
-  rows rows = {chain, numbers, number * parts->rows + larger, slot, chain->threads - 1};
+  int beside = chain->threads > 1 ? omp_get_num_threads() - 1 : 0;
+  rows rows = {chain, numbers, number * parts->rows + larger, slot, beside};
+  if (chain->failed) return 1;
   own = 0, by_itself = 1;
   run_calls(&rows);
   own = team, by_itself = before;

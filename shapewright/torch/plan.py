@@ -23,8 +23,7 @@ from shapewright.torch.devices import CPU, aligned
 from shapewright.torch.native import share_threads
 from shapewright.torch.packs import Packs
 from tuner.errors import InvalidInput
-from tuner.program.language.binding import symbols_at
-from tuner.program.language.rows import inputs_by_row
+from tuner.program.language.rows import rows_apart
 
 if TYPE_CHECKING:
     from shapewright.library import Library
@@ -170,13 +169,8 @@ class Call:
     def rows(self) -> tuple[bool, ...] | None:
         """Of each input whether row i of the output is computed of its row i alone, and of others as a whole; None
         where rows depend on one another."""
-        by_row = inputs_by_row(self.workload)
+        by_row = rows_apart(self.workload)
         return None if by_row is None else tuple(name in by_row for name, _ in self.taken)
-
-    def operations(self, shapes: Sequence[Sequence[int]]) -> int:
-        """The arithmetic operations of a call with operands of these shapes, the output's last."""
-        symbols = dict(zip(self.workload.symbols, symbols_at(self.workload, shapes), strict=True))
-        return self.workload.flops(symbols)
 
     def __call__(self, operands: Sequence[torch.Tensor], sizes: Sequence[int]) -> torch.Tensor:
         if self._flat is None or len(sizes) != self._rank:

@@ -89,6 +89,7 @@ CASES: dict[str, Any] = {
     "joined": lambda model, x, y: torch.cat([x, y], 1)[:, :WORDS],
 }
 WHOLE: dict[str, Any] = {
+    "their number is another size": lambda _, x, y: (x @ y.transpose(1, 2)).mean(0) @ y,
     "the first row of all": lambda _, x, y: y[:1].expand(len(x), WORDS, WIDTH) + x,
     "of all rows": lambda _, x, y: torch.cumsum(y, 0),
 }
@@ -98,7 +99,7 @@ WHOLE: dict[str, Any] = {
 def row_by_row(monkeypatch: pytest.MonkeyPatch) -> None:
     """A part has a row of its own wherever that is possible."""
     monkeypatch.setattr(batches, "LEVEL2_TIMES", 0)
-    monkeypatch.setattr(batches, "LEAST_OPERATIONS", 0)
+    monkeypatch.setattr(batches, "LEAST_WRITTEN", 0)
     monkeypatch.setattr(batches, "MOST_WAITING", 1)
 
 
@@ -108,6 +109,11 @@ def threads(request: pytest.FixtureRequest) -> Iterator[int]:
     torch.set_num_threads(request.param)
     yield request.param
     torch.set_num_threads(before)
+
+
+def are_taken(made: dict[str, Chain]) -> bool:
+    """Whether no chain was refused by its libraries, and made again call by call."""
+    return not any(chain._is_refused for chain in made.values())
 
 
 def counts(made: dict[str, Chain]) -> set[int]:
@@ -131,6 +137,7 @@ def test_rows_of_a_batch_are_computed_one_by_one(
         for rows in (4, 5, 5, 5, 9, 1, 5):
             x = torch.rand(rows, WORDS, WIDTH)
             assert close(fast(x), model(x))
+    assert are_taken(made)
     assert 5 // threads * threads <= max(counts(made)) <= 5
 
 
@@ -145,6 +152,36 @@ def test_rows_that_depend_on_others_are_computed_at_once(
         for rows in (4, 5, 5):
             x = torch.rand(rows, WORDS, WIDTH)
             assert close(fast(x), model(x))
+    assert are_taken(made)
+
+
+GRAPH: dict[str, Any] = {
+    "neighbours": lambda first, second, a, x: second(torch.relu(first(a @ x))),
+    "attention by products": lambda first, second, a, x: second((torch.relu(first(x)) @ second(x).T) @ first(x)),
+    "rows as many as columns": lambda first, second, a, x: second(first(a @ a @ x)) + a.mean(1, keepdim=True),
+}
+
+
+@pytest.mark.usefixtures("row_by_row")
+@pytest.mark.parametrize("case", GRAPH)
+def test_libraries_take_what_has_as_many_rows_as_something_else(
+    case: str, threads: int, replacing: Replacing, made: dict[str, Chain]
+) -> None:
+    """Of n nodes with n neighbours: a part would have some of the rows of a matrix, and all of its columns."""
+    first, second = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def graph(a: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return GRAPH[case](first, second, a, x)
+
+    with torch.no_grad():
+        fast = replacing.compiled(graph, rest="inductor")
+        fast(torch.rand(4, 4), torch.rand(4, WIDTH))
+        for chain in made.values():
+            chain._threads = threads
+        for rows in (5, 6, 5):
+            a, x = torch.rand(rows, rows), torch.rand(rows, WIDTH)
+            assert close(fast(a, x), graph(a, x))
+    assert are_taken(made)
 
 
 @pytest.mark.usefixtures("row_by_row")
@@ -159,6 +196,7 @@ def test_images_are_computed_one_by_one(threads: int, replacing: Replacing, made
         for rows in (5, 3, 8, 5):
             x = torch.rand(rows, 4, 9, 7)
             assert close(fast(x), model(x))
+    assert are_taken(made)
     assert max(counts(made)) > 1
 
 
