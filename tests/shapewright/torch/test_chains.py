@@ -248,6 +248,7 @@ def test_the_next_call_uses_the_memory_of_the_one_before(
     one: tuple[Rows, Chain], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, chain = one
+    MEMORY.release()
     taken, take = list[torch.Tensor](), MEMORY.take
 
     def watched(size: int) -> torch.Tensor:
