@@ -262,7 +262,7 @@ FAULTS = (
         "fast_path_of_an_encoder_layer",
     ),
     Fault(
-        "torch: a row that is read with the others counts as apart",
+        "torch: a row that is read with the others counts as independent",
         "tuner/program/language/rows.py",
         "if by_row.setdefault(tensor, is_by_row) != is_by_row:",
         "if by_row.setdefault(tensor, is_by_row) is None:",

@@ -1,9 +1,9 @@
 """Calls of tuned libraries one after the other, without Python between.
 
 The calls' arguments are written down once (``shapewright.torch.arguments``), and values that only calls read have
-places in one piece of memory, by how long they are needed, which later calls use again. Where rows of a batch are apart
-all calls are made for some of them, then for the next ones (``shapewright.torch.batches``). Where no machine code is at
-hand the calls are made one by one.
+places in one piece of memory, by how long they are needed, which later calls use again. Where rows of a batch are
+independent all calls are made for some of them, then for the next ones (``shapewright.torch.batches``). Where no
+machine code is at hand the calls are made one by one.
 """
 
 from __future__ import annotations

@@ -243,7 +243,7 @@ typedef int (*entry)(void *self, const any *arguments, int32_t count, any *resul
 // A tensor whose sizes stand from number `at` on, and behind them how many bytes it lies behind the base of that number.
 typedef struct { tensor tensor; int64_t at, base; } operand;
 typedef struct { entry entry; const operand *operands; int64_t count; } call;
-// Rows of a batch that are computed apart, so many at a time (batches.py).
+// Independent rows of a batch, so many at a time (batches.py).
 typedef struct {
   int64_t count, large, rows;    // how many parts; the first of them have a row more than this
   int64_t *of_large, *of_others; // the numbers of their calls

@@ -23,7 +23,7 @@ from shapewright.torch.devices import CPU, aligned
 from shapewright.torch.native import share_threads
 from shapewright.torch.packs import Packs
 from tuner.errors import InvalidInput
-from tuner.program.language.rows import rows_apart
+from tuner.program.language.rows import independent_rows
 
 if TYPE_CHECKING:
     from shapewright.library import Library
@@ -169,7 +169,7 @@ class Call:
     def rows(self) -> tuple[bool, ...] | None:
         """Of each input whether row i of the output is computed of its row i alone, and of others as a whole; None
         where rows depend on one another."""
-        by_row = rows_apart(self.workload)
+        by_row = independent_rows(self.workload)
         return None if by_row is None else tuple(name in by_row for name, _ in self.taken)
 
     def __call__(self, operands: Sequence[torch.Tensor], sizes: Sequence[int]) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Batches in parts: which chains have rows that are apart, how many parts there are, that they compute the same."""
+"""Batches in parts: which chains have independent rows, how many parts there are, that they compute the same."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_rows_of_a_batch_are_computed_one_by_one(
 
 @pytest.mark.usefixtures("row_by_row")
 @pytest.mark.parametrize("case", WHOLE)
-def test_rows_that_depend_on_others_are_computed_at_once(
+def test_rows_that_depend_on_others_are_right(
     case: str, replacing: Replacing, made: dict[str, Chain]
 ) -> None:
     model = Layers(WHOLE[case]).eval()
@@ -222,6 +222,7 @@ def test_parts_of_several_callers_have_memory_of_their_own(replacing: Replacing,
         each.start()
     for each in callers:
         each.join()
+    assert are_taken(made)
     assert not wrong
 
 

@@ -1,4 +1,4 @@
-"""Programs whose rows are apart: row i of the output is computed of row i of some inputs, and of others as a whole."""
+"""Programs whose rows are independent: row i of the output is computed of row i of some inputs and of others whole."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class _Entangled(Exception):
     """A row depends on another one, on its number, or on the extent of its axis."""
 
 
-def rows_apart(workload: Workload) -> frozenset[str] | None:
+def independent_rows(workload: Workload) -> frozenset[str] | None:
     """The inputs that are read row by row, a row being what one index of the first axis of the only output selects;
     None where rows depend on one another, on their numbers, or on how many there are.
 

@@ -1,4 +1,4 @@
-"""Programs whose rows are apart: which are, and that other rows, and how many there are, change nothing."""
+"""Programs whose rows are independent: which are, and that other rows, and how many there are, change nothing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.tuner.program_strategies import SHAPES, TAME_WORKLOADS
 from tuner.measure.verification.inputs import random_inputs
 from tuner.program.job.build import workload_from_json
 from tuner.program.language.program import Program
-from tuner.program.language.rows import rows_apart
+from tuner.program.language.rows import independent_rows
 from tuner.program.language.workload import Workload
 from tuner.program.reference import compute
 
@@ -51,10 +51,10 @@ def workload_of(program: str, extents: dict[str, Any], **fields: Any) -> Workloa
         ("a[m] = x[m]\nb[m] = x[m] + 1", None),
     ],
 )
-def test_rows_are_apart_where_each_reads_its_own(program: str, inputs: set[str] | None) -> None:
+def test_rows_are_independent_where_each_reads_its_own(program: str, inputs: set[str] | None) -> None:
     shapes = {"w[expert": {"w": [9, 4, 4]}, "w[table": {"w": [9]}, "x[0": {"x": ["T", 4]}}
     told = next((shape for text, shape in shapes.items() if text in program), {})
-    assert rows_apart(workload_of(program, {"m": "T"}, shapes=told)) == inputs
+    assert independent_rows(workload_of(program, {"m": "T"}, shapes=told)) == inputs
 
 
 @pytest.mark.parametrize(
@@ -72,12 +72,12 @@ def test_rows_are_apart_where_each_reads_its_own(program: str, inputs: set[str] 
 def test_their_number_is_the_size_of_nothing_else(
     program: str, extents: dict[str, Any], fields: dict[str, Any], inputs: set[str] | None
 ) -> None:
-    assert rows_apart(workload_of(program, extents, **fields)) == inputs
+    assert independent_rows(workload_of(program, extents, **fields)) == inputs
 
 
 @given(TAME_WORKLOADS, SHAPES)
 def test_fewer_rows_are_the_same_rows(workload: Workload, shape: dict[str, int]) -> None:
-    by_row, dims = rows_apart(workload), workload.dims(shape)
+    by_row, dims = independent_rows(workload), workload.dims(shape)
     if by_row is None or not workload.is_consistent(dims):
         return
     (symbol,) = workload.outputs[0].dims[0].variables
