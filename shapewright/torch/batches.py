@@ -47,8 +47,8 @@ class Parts(ctypes.Structure):
 @dataclass(frozen=True, slots=True)
 class Batch:
     """Calls whose rows are independent. ``sizes``: which of a chain's sizes count rows, as the number of images and
-    that of all their pixels; ``varying``: of each tensor that is new at every call, whether it has rows; ``operands``: the same
-    of those of each call, the output last."""
+    that of all their pixels; ``varying``: of each tensor that is new at every call, whether it has rows;
+    ``operands``: the same of those of each call, the output last."""
 
     sizes: frozenset[int]
     varying: tuple[bool, ...]

@@ -1,4 +1,4 @@
-"""Programs whose rows are independent: row i of the output is computed of row i of some inputs and of others whole."""
+"""Programs with independent rows: row i of the output is computed of row i of some inputs, and of others as a whole."""
 
 from __future__ import annotations
 
