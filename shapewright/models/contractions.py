@@ -1,4 +1,4 @@
-"""Linear layers, products of matrices and convolutions as programs."""
+"""Linear layers and products of matrices as programs."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from shapewright.models.draft import Draft, Fused, draft_of, lifted, rules_of
 from shapewright.models.graph import ONE, CannotLift, Graph, Node, Operation, Shape
 from shapewright.models.lifted import Fold, Operand, View
 from shapewright.models.operands import Order, behind, constant_behind, operand, swapped
-from shapewright.models.views import each, product
+from shapewright.models.views import product
 from tuner.errors import InvalidInput
-from tuner.program.catalogue.convolutions import SPATIAL
 from tuner.program.job.build import ProgramOp
 from tuner.program.language.dims import DimExpr
 from tuner.program.target import native
@@ -204,44 +203,6 @@ def _batched(operation: Operation, x: Node, y: Node) -> Draft:
 def _leading(rank: int) -> View:
     """All axes but the last two as one."""
     return (tuple(range(rank - 2)), (rank - 2,), (rank - 1,))
-
-
-def conv(operation: Operation) -> Draft:
-    """Convolutions on one to three axes, their transposes, and those of single channels."""
-    graph, node = operation.graph, operation.node
-    x, w = operation.tensor(0), operation.tensor(1)
-    xs, ws = graph.shape(x.name), graph.shape(w.name)
-    rank = len(ws) - 2
-    if rank not in SPATIAL or len(xs) != rank + 2:
-        raise CannotLift(f"a convolution of {_list(xs)} by {_list(ws)}")
-    if not constant_behind(graph, w):
-        raise CannotLift(f"the weight {w.name} is new at every call")
-    axes, transposed = SPATIAL[rank], bool(node.attrs["transposed"])
-    groups = int(node.attrs["groups"])
-    settings = {name: same(node, name) for name in ("stride", "pad", "dilation")}
-    settings = {name: value for name, value in settings.items() if value != DEFAULTS[name]}
-    sizes = {"b": xs[0], "c": xs[1], **dict(zip(axes.sizes, xs[2:], strict=True))}
-    sizes |= dict(zip(axes.window, ws[2:], strict=True))
-    view = each(rank + 2)
-    left, right = Operand("x", x.name, view), operand(graph, "weight", w, ws)
-    if rank == 2 and not transposed and groups > 1 and xs[1] == ws[0] == DimExpr.of(groups) and ws[1] == ONE:
-        right = operand(graph, "weight", w, (ws[0], *ws[2:]), (0, 2, 3, 1))
-        return draft_of("depthwise_conv2d", {**sizes, **settings}, (left, right), operation, view)
-    sizes["o"] = ws[1] * groups if transposed else ws[0]
-    settings |= {"groups": groups} if groups > 1 else {}
-    name = f"conv{rank}d_transpose" if transposed else f"conv{rank}d"
-    return draft_of(name, {**sizes, **settings}, (left, right), operation, view)
-
-
-DEFAULTS: Mapping[str, int] = {"stride": 1, "pad": 0, "dilation": 1}
-
-
-def same(node: Node, name: str) -> int:
-    """An attribute that is the same on every axis. Raises CannotLift for others, which the catalogue has not."""
-    values: tuple[Any, ...] = tuple(node.attrs[name])
-    if len(set(values)) != 1:
-        raise CannotLift(f"{name} {_list(values)} differs between axes")
-    return int(values[0])
 
 
 def _list(values: Shape | tuple[Any, ...]) -> str:

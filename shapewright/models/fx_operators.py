@@ -12,6 +12,7 @@ from typing import Any
 from shapewright.models.fx_calls import Call, constant_numbers
 from shapewright.models.graph import CannotLift
 from shapewright.models.translated import Translated, clamped, number, power
+from shapewright.models.windows import rounded_up
 
 Translation = Callable[[Call], Translated]
 
@@ -125,8 +126,6 @@ def _avg_pool(call: Call) -> Translated:
 
 
 def _pool(call: Call, op: str, dilation: Any) -> Translated:
-    if call.arg("ceil_mode"):
-        raise CannotLift("ceil_mode")
     window = constant_numbers(call.arg("kernel_size"), 2)
     attrs = {
         "window": window,
@@ -134,7 +133,22 @@ def _pool(call: Call, op: str, dilation: Any) -> Translated:
         "pad": constant_numbers(call.arg("padding"), 2),
         "dilation": constant_numbers(dilation, 2),
     }
+    if call.arg("ceil_mode"):
+        axes = zip(call.shape_of("self")[-2:], *attrs.values(), strict=True)
+        behind = tuple(rounded_up(*axis, may_drop=True) for axis in axes)
+        if op == "avg_pool" and behind != attrs["pad"]:
+            raise CannotLift("the means of its last windows divide by fewer elements")
+        attrs["behind"] = behind
     return Translated(op, (call.tensor("self"),), attrs)
+
+
+def _constant_pad(call: Call) -> Translated:
+    """Pairs of numbers, the last axis first."""
+    rank, given = call.rank("self"), list(call.arg("pad"))
+    sides = constant_numbers(given, len(given))
+    front, behind = ((0,) * (rank - len(sides) // 2) + sides[at::2][::-1] for at in (0, 1))
+    attrs = {"front": front, "behind": behind, "value": number(call.arg("value"))}
+    return Translated("pad", (call.tensor("self"),), attrs)
 
 
 # -- elementwise ----------------------------------------------------------------------------------------------------
@@ -299,6 +313,7 @@ TRANSLATIONS: Mapping[str, Translation] = {
     "aten.amax.default": _reduce("max", has_dtype=False),
     "aten.amin.default": _reduce("min", has_dtype=False),
     "aten.max_pool2d_with_indices.default": _max_pool,
+    "aten.constant_pad_nd.default": _constant_pad,
     "aten.avg_pool2d.default": _avg_pool,
     **{f"aten.{op}.default": _elementwise(op, "self") for op in SELF_ALONE},
     **{

@@ -20,6 +20,7 @@ A node has a neutral name of its operation. Tensors come as names of other nodes
                                                       single numbers where the axis is None
     cast x                                            to the node's dtype
     conv x w [bias] {stride, pad, dilation: tuples; groups, transposed}
+                                                      ``behind``: the padding behind an axis where ``pad`` is not that
     layer_norm x [gamma] [beta] {rank, eps}           over the last ``rank`` axes
     rms_norm x [gamma] {rank, eps}
     batch_norm x gamma beta mean var {eps}            of inference, axis 1 has the channels
@@ -27,6 +28,8 @@ A node has a neutral name of its operation. Tensors come as names of other nodes
     attention q k v [mask] {causal, scale}            [b, h, i, d], [b, h, j, d], [b, h, j, d]; scale None is 1/sqrt(d);
                                                       causal hides j > i; see ``shapewright.models.attention``
     max_pool, avg_pool x {window, stride, pad, dilation: tuples}
+                                                      ``behind`` as above
+    pad x {front, behind: tuples; value}              by axis; negative numbers cut
     reduce x {kind, axes, keep}                       sum, mean, max, min
     int_sum x {axes, keep}                            of int8, in int32
     range {least}, full {value}                       integers upwards, one number everywhere

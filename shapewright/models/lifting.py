@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
-from shapewright.models import attention, contractions, rotary, rows
+from shapewright.models import attention, contractions, rotary, rows, windows
 from shapewright.models.defects import defect
 from shapewright.models.draft import Draft, lifted, reasons, rules_of
 from shapewright.models.elementwise import COSTLY, TEXT
@@ -25,13 +25,13 @@ OPERATORS: Mapping[str, Callable[[Operation], Draft]] = {
     "matmul": contractions.matmul,
     "int_matmul": contractions.int_matmul,
     "linear_int4": contractions.linear_int4,
-    "conv": contractions.conv,
+    "conv": windows.conv,
     "layer_norm": rows.layer_norm,
     "rms_norm": rows.rms_norm,
     "softmax": rows.softmax,
     "reduce": rows.reduce,
-    "max_pool": rows.pool,
-    "avg_pool": rows.pool,
+    "max_pool": windows.pool,
+    "avg_pool": windows.pool,
     "attention": attention.attention,
     "rotary": rotary.rotary,
 }

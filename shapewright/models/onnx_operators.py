@@ -9,7 +9,7 @@ from shapewright.models.graph import ONE, CannotLift, Shape
 from shapewright.models.onnx_rows import attention, batch_norm, norm, reduce, softmax
 from shapewright.models.onnx_schemas import Call, Result, axis_of
 from shapewright.models.onnx_values import broadcast_shapes, dims_of, reshaped
-from shapewright.models.onnx_windows import conv, conv_transpose, global_mean, pool
+from shapewright.models.onnx_windows import conv, conv_transpose, global_mean, pad, pool
 from shapewright.models.translated import Translated, clamped, number, power
 from shapewright.models.views import product
 from tuner.program.language.dims import DimExpr
@@ -245,6 +245,7 @@ TRANSLATIONS: Mapping[str, Callable[[Call], Result]] = {
     "LeakyRelu": _sloped("leaky_relu"),
     "Elu": _sloped("elu"),
     "HardSigmoid": _hard_sigmoid,
+    "Pad": pad,
     "Clip": _clip,
     "Pow": _pow,
     "Where": _where,

@@ -8,6 +8,7 @@ from typing import Any
 
 from shapewright.models.graph import CannotLift, Input, Shape
 from shapewright.models.translated import Translated, number
+from shapewright.models.windows import rounded_up
 
 ELEMENTWISE_NAMES: Mapping[str, str] = {
     **{name: name for name in ("sigmoid", "tanh", "exp", "log", "sqrt", "rsqrt", "erf", "sin", "cos", "abs", "floor")},
@@ -123,7 +124,7 @@ def _conv(rank: int) -> Callable[[Call], Translated]:
         call.check_out_dtype()
         attrs = {
             "stride": _spread(call.integers("strides"), rank),
-            "pad": _pad(call, rank),
+            **_pads(call, rank),
             "dilation": _spread(call.integers("dilation"), rank),
             "groups": int(call.attr("groups", 1)),
             "transposed": False,
@@ -133,12 +134,11 @@ def _conv(rank: int) -> Callable[[Call], Translated]:
     return translate
 
 
-def _pad(call: Call, rank: int) -> tuple[int, ...]:
-    """The padding in front, which must be that behind."""
+def _pads(call: Call, rank: int) -> dict[str, tuple[int, ...]]:
+    """The padding in front of each axis, and behind."""
     pad = call.integers("padding")
-    if len(pad) == 2 * rank and pad[:rank] != pad[rank:]:
-        raise CannotLift(f"padding {list(pad)} differs between the sides")
-    return _spread(pad[:rank], rank)
+    front, behind = (pad[:rank], pad[rank:]) if len(pad) == 2 * rank else (pad, pad)
+    return {"pad": _spread(front, rank), "behind": _spread(behind, rank)}
 
 
 def _spread(values: tuple[int, ...], rank: int) -> tuple[int, ...]:
@@ -149,16 +149,25 @@ def _pool(op: str) -> Callable[[Call], Translated]:
     def translate(call: Call) -> Translated:
         call.is_usual("layout", "NCHW")
         call.is_usual("out_layout", "NCHW")
-        pad = _pad(call, 2)
-        if call.attr("ceil_mode", False):
-            raise CannotLift("ceil_mode")
-        if op == "avg_pool" and any(pad) and not call.attr("count_include_pad", False):
-            raise CannotLift("its means do not count the padding")
         names = {"window": "pool_size", "stride": "strides", "dilation": "dilation"}
-        attrs = {name: _spread(call.integers(attr), 2) for name, attr in names.items()}
-        return Translated(op, call.inputs, {**attrs, "pad": pad})
+        attrs = {name: _spread(call.integers(attr), 2) for name, attr in names.items()} | _pads(call, 2)
+        if call.attr("ceil_mode", False):
+            _round_up(call, op, attrs)
+        if op == "avg_pool" and any((*attrs["pad"], *attrs["behind"])) and not call.attr("count_include_pad", False):
+            raise CannotLift("its means do not count the padding")
+        return Translated(op, call.inputs, attrs)
 
     return translate
+
+
+def _round_up(call: Call, op: str, attrs: dict[str, tuple[int, ...]]) -> None:
+    """Have the last windows of each axis be whole ones."""
+    if attrs["pad"] != attrs["behind"]:
+        raise CannotLift("ceil_mode and padding that differs between the sides")
+    axes = (attrs[name] for name in ("window", "stride", "pad", "dilation"))
+    attrs["behind"] = tuple(rounded_up(*axis) for axis in zip(call.shape(0)[2:], *axes, strict=True))
+    if op == "avg_pool" and attrs["pad"] != attrs["behind"]:
+        raise CannotLift("the means of its last windows divide by fewer elements")
 
 
 def _reduce(kind: str) -> Callable[[Call], Translated]:

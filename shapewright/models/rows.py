@@ -1,14 +1,13 @@
-"""Norms, softmax, reductions and pooling as programs."""
+"""Norms, softmax and reductions as programs."""
 
 from __future__ import annotations
 
-from shapewright.models.contractions import DEFAULTS, same
 from shapewright.models.draft import Draft, draft_of
 from shapewright.models.elementwise import shortest
 from shapewright.models.graph import CannotLift, Operation, Shape
 from shapewright.models.lifted import Operand, View
 from shapewright.models.operands import operand
-from shapewright.models.views import each, product
+from shapewright.models.views import product
 from tuner.program.catalogue import OPS
 from tuner.program.job.build import ProgramOp
 
@@ -103,17 +102,3 @@ def reduce(operation: Operation) -> Draft:
     text = f"{target}[{', '.join(kept)}] = {REDUCERS[kind]}(n) {body}"
     text += f"\nout[{', '.join(kept)}] = total[{', '.join(kept)}] / extent(n)" if kind == "mean" else ""
     return draft_of(ProgramOp(text), args, (x,), operation, view)
-
-
-def pool(operation: Operation) -> Draft:
-    """Maxima and means of windows on two axes."""
-    source = operation.tensor(0)
-    shape = operation.graph.shape(source.name)
-    window = tuple(operation.attr("window"))
-    if len(window) != 2 or len(shape) != 4:
-        raise CannotLift(f"pooling of {len(window)} axes of {len(shape)}")
-    settings = {name: same(operation.node, name) for name in DEFAULTS}
-    settings = {name: value for name, value in settings.items() if value != DEFAULTS[name]}
-    args = {**dict(zip("bchw", shape, strict=True)), **dict(zip("rs", window, strict=True)), **settings}
-    name = "max_pool2d" if operation.node.op == "max_pool" else "avg_pool2d"
-    return draft_of(name, args, (Operand("x", source.name, each(4)),), operation, each(4))

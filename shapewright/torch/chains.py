@@ -23,8 +23,8 @@ from shapewright.torch.joins import is_at_hand, join_of, sizes_of_join
 from shapewright.torch.op import call, prepared
 from shapewright.torch.plan import Plan, is_made_in_order, plan_of
 from shapewright.torch.repeats import is_random
-from shapewright.torch.seen import REST, VIEWS, Seen, has_all, seen_by
-from shapewright.torch.steps import ChainPlan, Made, Sizes, Step
+from shapewright.torch.seen import VIEWS, Seen, has_all, seen_by
+from shapewright.torch.steps import REST, ChainPlan, Made, Sizes, Step
 from shapewright.torch.transposes import transpose_of
 
 aten = torch.ops.aten
@@ -156,7 +156,7 @@ def _join(node: fx.Node, found: _Found) -> tuple[Sequence[Any], str] | None:
     if join is None:
         return None
     inputs, axis, text = join
-    made = {each for each in inputs if each in found.inside}
+    made = {each: found.inside[each].sizes for each in inputs if each in found.inside}
     if not made or not found.takes(inputs, text) or not all(is_at_hand(each) for each in inputs if each not in made):
         return None
     sizes = sizes_of_join(node, inputs, axis, made)

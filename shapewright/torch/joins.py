@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import operator
 from abc import abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from typing import Any
 
@@ -17,6 +17,7 @@ from torch import fx
 from shapewright.models.lifted import View, viewed
 from shapewright.torch.native import address_of, native
 from shapewright.torch.plan import DTYPES, Get, Plan, Taken
+from shapewright.torch.steps import REST
 
 aten = torch.ops.aten
 JOIN = "join"
@@ -86,20 +87,17 @@ def join_of(node: fx.Node) -> tuple[list[fx.Node], int, str] | None:
     return inputs, axis, Plan(JOIN, operands, view, NAMES[value.dtype]).text()
 
 
-def sizes_of_join(node: fx.Node, inputs: Sequence[fx.Node], axis: int, made: Collection[fx.Node]) -> list[Any] | None:
-    """The sizes of what a node joins, as numbers and nodes, which are put before it; None where they depend on those of
-    what the chain has ``made`` itself."""
-    shapes = [each.meta["val"].shape for each in inputs]
-    there = [at for at, each in enumerate(inputs) if each not in made]
-    if any(not isinstance(shape[axis], int) for at, shape in enumerate(shapes) if at not in there):
-        return None
-    known = [at for at, shape in enumerate(shapes) if all(isinstance(size, int) for size in shape)]
-    if not (readable := there or known):
-        return None
+def sizes_of_join(
+    node: fx.Node, inputs: Sequence[fx.Node], axis: int, made: Mapping[fx.Node, Sequence[Any]]
+) -> list[Any] | None:  # fmt: skip
+    """The sizes of what a node joins, as numbers and nodes, which are put before it; None where nobody can tell them
+    before the chain runs. ``made``: the sizes of what the chain makes itself, as ``Seen`` has them."""
 
-    def size(of: int, at: int) -> Any:
-        size = shapes[of][at]
-        return size if isinstance(size, int) else _added(node.graph, aten.sym_size.int, (inputs[of], at), size)
+    def size(of: fx.Node, at: int) -> Any:
+        size = of.meta["val"].shape[at]
+        if isinstance(size, int):
+            return size
+        return made[of][at] if of in made else _added(node.graph, aten.sym_size.int, (of, at), size)
 
     def total(one: Any, other: Any) -> Any:
         if isinstance(one, int) and isinstance(other, int):
@@ -107,9 +105,14 @@ def sizes_of_join(node: fx.Node, inputs: Sequence[fx.Node], axis: int, made: Col
         value = sum(each.meta["val"] if isinstance(each, fx.Node) else each for each in (one, other))
         return _added(node.graph, operator.add, (one, other), value)
 
+    # What stands before the chain can be asked for every size.
+    first = next((each for each in inputs if each not in made), inputs[0])
+    needed = [*((first, at) for at in range(node.meta["val"].dim())), *((each, axis) for each in inputs)]
+    if any(of in made and made[of][at] == REST and not isinstance(of.meta["val"].shape[at], int) for of, at in needed):
+        return None
     with node.graph.inserting_before(node):
-        sizes = [size(readable[0], at) for at in range(len(shapes[0]))]
-        sizes[axis] = reduce(total, [size(at, axis) for at in range(len(inputs))])
+        sizes = [size(first, at) for at in range(node.meta["val"].dim())]
+        sizes[axis] = reduce(total, [size(each, axis) for each in inputs])
     return sizes
 
 

@@ -9,12 +9,11 @@ from typing import Any
 import torch
 from torch import fx
 
+from shapewright.torch.steps import REST
 from shapewright.torch.transposes import order_of
 
 aten = torch.ops.aten
 VIEWS = frozenset({aten.view.default, aten._unsafe_view.default, aten.reshape.default})
-REST = -1
-"""A view's size that is what the elements make up."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,8 @@ from typing import Any
 
 from tuner.errors import InvalidInput
 
+REST = -1
+"""A size of a view in a graph that is what the elements make up."""
 Sizes = tuple[int | None, ...]
 """A size each: itself, or from -1 downwards which of the chain's ``sizes`` it is. None: what the elements make up."""
 

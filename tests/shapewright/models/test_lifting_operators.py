@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -265,6 +266,60 @@ def test_convolutions(name: str) -> None:
     assert labels(lifted(lambda layer, x: layer(x), torch.randn(shape), layers=(layer,))) == [f"{name} + bias"]
 
 
+class Padded(nn.Module):  # type: ignore[misc]
+    """A layer whose input is padded before, as TensorFlow's models are when they are PyTorch's."""
+
+    def __init__(self, pad: tuple[int, ...], layer: nn.Module, value: float = 0.0) -> None:
+        super().__init__()
+        self.pad, self.layer, self.value = pad, layer, value
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(functional.pad(x, self.pad, value=self.value))
+
+
+WINDOWS: dict[str, tuple[nn.Module, tuple[int, ...], str]] = {
+    "one by seven": (nn.Conv2d(4, 6, (1, 7), padding=(0, 3)), (3, 4, 9, 9), "conv + add"),
+    "steps of two and one": (nn.Conv2d(4, 6, 3, stride=(2, 1), padding=1), (3, 4, 9, 8), "conv + add"),
+    "in groups": (nn.Conv2d(4, 6, (3, 1), padding=(1, 0), groups=2), (3, 4, 9, 9), "conv + add"),
+    "of single channels": (nn.Conv2d(4, 4, (1, 5), padding=(0, 2), groups=4), (3, 4, 9, 9), "conv + add"),
+    "an even window": (nn.Conv2d(4, 6, 4, padding="same"), (3, 4, 9, 9), "conv + add"),
+    "behind alone": (Padded((0, 1, 0, 1), nn.Conv2d(4, 6, 3, stride=2)), (3, 4, 8, 8), "conv + add"),
+    "single channels, behind": (Padded((1, 2, 1, 2), nn.Conv2d(4, 4, 5, 2, groups=4)), (3, 4, 8, 8), "conv + add"),
+    "padded twice": (Padded((1, 1, 1, 1), nn.Conv2d(4, 6, 3, padding=1)), (3, 4, 5, 5), "conv2d + bias"),
+    "a line": (Padded((0, 3), nn.Conv1d(4, 6, 4)), (3, 4, 9), "conv + add"),
+    "a volume": (nn.Conv3d(2, 4, (3, 1, 1), padding=(1, 0, 0)), (2, 2, 4, 5, 6), "conv + add"),
+    "rounded up": (nn.MaxPool2d(3, 2, ceil_mode=True), (3, 4, 8, 8), "max_pool"),
+    "rounded up, padded": (nn.MaxPool2d(3, 2, padding=1, ceil_mode=True), (3, 4, 8, 9), "max_pool"),
+    "rounded up, a window left out": (nn.MaxPool2d(2, 3, padding=1, ceil_mode=True), (3, 4, 8, 10), "max_pool2d"),
+    "rounded up to the same": (nn.MaxPool2d(3, 2, ceil_mode=True), (3, 4, 9, 9), "max_pool2d"),
+    "maxima by three and one": (nn.MaxPool2d((3, 1), (2, 1), padding=(1, 0)), (3, 4, 9, 9), "max_pool"),
+    "maxima, behind": (Padded((0, 1, 0, 1), nn.MaxPool2d(3, 2), -math.inf), (3, 4, 8, 8), "max_pool"),
+    "means by three and one": (nn.AvgPool2d((3, 1), (2, 1), padding=(1, 0)), (3, 4, 9, 9), "avg_pool"),
+    "means, rounded up to the same": (nn.AvgPool2d(3, 2, ceil_mode=True), (3, 4, 9, 9), "avg_pool2d"),
+}
+
+
+@pytest.mark.parametrize("name", WINDOWS)
+def test_windows_that_differ_between_axes_and_sides(name: str) -> None:
+    layer, shape, label = WINDOWS[name]
+    assert labels(lifted(lambda layer, x: layer(x), torch.randn(shape), layers=(layer,))) == [label]
+
+
+KEPT_PADDING: dict[str, nn.Module] = {
+    "another value": Padded((1, 1, 1, 1), nn.Conv2d(4, 6, 3), 1.0),
+    "maxima of zeros": Padded((1, 1, 1, 1), nn.MaxPool2d(3, 1)),
+    "channels": Padded((0, 0, 0, 0, 1, 1), nn.Conv2d(6, 6, 3)),
+    "cut": Padded((-1, -1, -1, -1), nn.Conv2d(4, 6, 3)),
+}
+
+
+@pytest.mark.parametrize("name", KEPT_PADDING)
+def test_padding_of_another_kind_is_left(name: str) -> None:
+    found = lifted(lambda layer, x: layer(x), torch.randn(3, 4, 8, 8), layers=(KEPT_PADDING[name],))
+    assert len(found.ops) == 1
+    assert [each.reason for each in found.left] == ["pad on its own is not lifted"]
+
+
 DEPTHWISE: dict[str, nn.Module] = {
     "wide": nn.Conv2d(1152, 1152, 5, padding=2, groups=1152),
     "two for each": nn.Conv2d(1152, 2304, 3, padding=1, groups=1152, bias=False),
@@ -357,7 +412,8 @@ def test_a_number_is_what_its_dtype_holds(name: str) -> None:
 
 
 LEFT: dict[str, tuple[Callable[..., Any], tuple[nn.Module, ...], str]] = {
-    "strides": (lambda c, x: c(x), (nn.Conv2d(4, 4, 3, stride=(1, 2)),), "stride [1, 2] differs"),
+    "strides": (lambda c, x: c(x), (nn.ConvTranspose2d(4, 4, 3, stride=(1, 2)),), "differs between axes or sides"),
+    "means of fewer": (lambda x: functional.avg_pool2d(x, 3, 2, ceil_mode=True), (), "divide by fewer elements"),
     "training": (lambda x: functional.dropout(x, 0.5, training=True), (), "native_dropout: the operator"),
     "axis": (lambda x: torch.softmax(x, 1), (), "another axis than the last"),
     "unknown": (lambda x: torch.cumsum(x, 1), (), "cumsum: the operator has no translation"),

@@ -223,8 +223,8 @@ def test_shapes_that_are_computed_are_followed() -> None:
 
 
 LEFT = {
-    "pads": (helper.make_node("Conv", ["x", "w"], ["y"], pads=[0, 0, 1, 1]), "differ between the sides"),
-    "auto_pad": (helper.make_node("Conv", ["x", "w"], ["y"], auto_pad="SAME_UPPER"), "auto_pad"),
+    "pads": (helper.make_node("ConvTranspose", ["x", "w"], ["y"], pads=[0, 0, 1, 1]), "differ between the sides"),
+    "auto_pad": (helper.make_node("ConvTranspose", ["x", "w"], ["y"], auto_pad="SAME_UPPER"), "auto_pad"),
     "unknown": (helper.make_node("CumSum", ["x", "axis"], ["y"]), "CumSum: the operator has no translation"),
 }
 

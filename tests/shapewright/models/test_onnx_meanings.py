@@ -68,7 +68,9 @@ UNKNOWN: dict[str, tuple[Any, Any, int]] = {
     "softmax_precision": (node("Attention", "qkv", softmax_precision=10), QKV, 23),
     "left_window_size": (node("Attention", "qkv", left_window_size=1), QKV, 25),
     "right_window_size": (node("Attention", "qkv", right_window_size=1, left_window_size=1), QKV, 25),
-    "ceil_mode": (node("MaxPool", kernel_shape=[2, 2], ceil_mode=1), {"x": (1, 1, 5, 5)}, 18),
+    "ceil_mode": (
+        node("MaxPool", kernel_shape=[2, 2], strides=[3, 3], pads=[1] * 4, ceil_mode=1), {"x": (1, 1, 5, 5)}, 18
+    ),
     "stash_type": (node("LayerNormalization", "xw", stash_type=10), {"x": (3, 4), "w": (4,)}, 18),
     "a cache": (node("Attention", ["q", "k", "v", "", "q", "k"]), QKV, 23),
     "axes as of older sets": (node("ReduceSum", axes=[1]), {"x": (3, 4)}, 18),
@@ -76,7 +78,8 @@ UNKNOWN: dict[str, tuple[Any, Any, int]] = {
     "minimum as of older sets": (node("Clip", min=0.0), {"x": (3, 4)}, 18),
     "per position": (node("BatchNormalization", "xwwww", spatial=0), {"x": (3, 4), "w": (4,)}, 8),
     "training": (node("BatchNormalization", "xwwww", training_mode=1), {"x": (3, 4), "w": (4,)}, 15),
-}
+    "reflected": (node("Pad", pads=[0, 1, 0, 1], mode="reflect"), {"x": (3, 4)}, 2),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", UNKNOWN)

@@ -104,6 +104,48 @@ def test_what_the_caller_gets_is_joined_within_a_chain(rest: str, replacing: Rep
     assert max(map(len, joins(made))) == 17
 
 
+class Fire(nn.Module):  # type: ignore[misc]
+    """As in SqueezeNet: two convolutions of one value, joined by channels, and the largest of windows of that."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.squeeze, self.one, self.three = nn.Conv2d(8, 16, 1), nn.Conv2d(16, 8, 1), nn.Conv2d(16, 24, 3, padding=1)
+        self.last = nn.Conv2d(32, 8, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = functional.relu(self.squeeze(x))
+        x = torch.cat((functional.relu(self.one(x)), functional.relu(self.three(x))), 1)
+        return self.last(functional.max_pool2d(x, 3, 2, ceil_mode=True))
+
+
+class Doubled(nn.Module):  # type: ignore[misc]
+    """Rows of two layers one behind the other: the axis of which nobody knows the size."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.third = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.third(torch.cat((self.first(x), self.second(x))))
+
+
+@pytest.mark.parametrize("rest", ["eager", "inductor"])
+@pytest.mark.parametrize(("layer", "shape"), [(Fire, (8, 12, 12)), (Doubled, (WIDTH,))])
+def test_what_a_chain_has_made_is_joined_by_it(
+    layer: type[nn.Module], shape: tuple[int, ...], rest: str, replacing: Replacing, made: dict[str, Chain]
+) -> None:
+    model = layer().eval()
+    fast = replacing.compiled(model, rest=rest, dynamic=None)
+    with torch.no_grad():
+        for batch in (3, 5, 2):
+            x = torch.rand(batch, *shape)
+            torch._dynamo.mark_dynamic(x, 0)
+            same(fast(x), model(x))
+    (kinds,) = joins(made)
+    assert kinds.count("join") == 1
+    assert kinds.count("call") == len(replacing.report.replaced)
+
+
 def test_several_new_words_stand_in_another_order(replacing: Replacing, made: dict[str, Chain]) -> None:
     model = Word().eval()
     fast = replacing.compiled(model)

@@ -23,8 +23,9 @@ def test_this_machine_is_calibrated(monkeypatch: pytest.MonkeyPatch) -> None:
         found = calibrate(native(), 1, builder=builder, runner=runner, within_s=900.0)
     assert found is not None
     assert found.serves(native(), 1)
-    # Three products, two kernels of each or three, at three sizes: all but a few that a busy machine leaves out.
-    assert 12 <= found.probes <= 27
+    # Three products, more where there is a matrix unit: all but a few probes that a busy machine leaves out.
+    most = sum(len(probe.kernels) * len(probe.task.instances) for probe in cpu.probes(native(), 1))
+    assert 12 <= found.probes <= most
     assert found.error_after <= found.error_before
     assert found.levels is not None
     assert [each.name for each in found.levels.levels] == [each.level for each in sweeps(native(), 1)]

@@ -168,10 +168,12 @@ class Estimate(Sizes):
         work = work * self.words.operations
         issued = work * self.words.issue
         widened_rows = np.where(self.of["rows"] > 0, 0.0, rows * self.words.left_widened)
-        widened = vectors * np.where(self.is_packed, 0.0, self.words.right_widened) + widened_rows
-        operations = work + vectors + rows + widened + prefetches + 2.0 / self.ku
+        # A vector that is picked from two takes a load more, and the unit of a multiply-add.
+        picked = vectors * self.product.right.picked(self)
+        widened = vectors * np.where(self.is_packed, 0.0, self.words.right_widened) + widened_rows + picked
+        operations = work + vectors + rows + widened + picked + prefetches + 2.0 / self.ku
         # One by one: to make them one array first takes longer than all the rest for few shapes.
-        issue = np.maximum((issued + widened) / self.fma_per_cycle, (vectors + rows) / c.loads)
+        issue = np.maximum((issued + widened) / self.fma_per_cycle, (vectors + picked + rows) / c.loads)
         step = np.maximum(np.maximum(issue, operations / c.decode), c.fma_latency) + c.turn / self.ku
         if self.words.is_unit.any():
             step = np.where(self.words.is_unit, self._unit_step(rows, vectors), step)

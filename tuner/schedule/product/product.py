@@ -280,6 +280,10 @@ class Right:
         each = {BY_BLOCK: of.blocks * read, AT_ONCE: read + 2 * beyond}
         return np.asarray(size * sum(np.where(of.of["pack"] == choice, value, 0.0) for choice, value in each.items()))
 
+    def picked(self, of: Estimate) -> Floats:
+        """[kernels, 1] the share of its vectors that are picked from two others, as a multiplication reads them."""
+        return np.zeros_like(of.nv)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Result:

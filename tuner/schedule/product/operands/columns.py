@@ -59,6 +59,11 @@ class Columns:
         return math.prod(self.sizes)
 
     @property
+    def copied(self) -> float:
+        """Elements of the copy for each column."""
+        return self.channels * math.prod(self.pitches) / self.inner
+
+    @property
     def lines_below(self) -> int:
         """Lines of the copy that windows reach behind the one that they begin in."""
         below = 0

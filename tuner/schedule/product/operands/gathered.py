@@ -107,10 +107,17 @@ class GatheredColumns(Factors, Right):
         return np.where(of.of["pack"] == IN_COPY, passes * left / of.rates.l3_bytes, in_place)
 
     def packing_cycles(self, of: Estimate) -> Floats:
-        """Windows overlap: what is read is less than what is written, and near."""
+        """Windows overlap: what is read is less than what is written, and near. A copy has each element once."""
         size, times = of.columns * of.k, np.where(of.of["pack"] == BY_BLOCK, of.blocks, of.of["pack"] == AT_ONCE)
+        if self.columns is not None:
+            size = np.where(of.of["pack"] == IN_COPY, of.columns * self.columns.copied, size)
+            times = np.where(of.of["pack"] == IN_COPY, 1.0, times)
         beyond = TOTAL_BYTES / of.rates.l3_bytes * (size * TOTAL_BYTES > of.hardware.l2_bytes)
         return np.asarray(times * size * (of.rates.copy + beyond))
+
+    def picked(self, of: Estimate) -> Floats:
+        is_straight = self.columns is None or self.columns.is_straight(of.lanes)
+        return np.where((of.of["pack"] == IN_COPY) & (not is_straight), 1.0, 0.0)
 
 
 # -- results -----------------------------------------------------------------------------------------------------------

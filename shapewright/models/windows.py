@@ -1,0 +1,198 @@
+"""Convolutions and pooling as programs: windows that move over images.
+
+Where one stride, padding and dilation holds for all axes and both sides, an operator of the catalogue is meant. Other
+windows are spelled out: one by seven, padding on one side alone, pooling that rounds sizes up.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from shapewright.models.draft import Draft, draft_of
+from shapewright.models.graph import ONE, CannotLift, Node, Operation, Shape
+from shapewright.models.lifted import Operand
+from shapewright.models.operands import constant_behind, operand
+from shapewright.models.views import each
+from tuner.program.catalogue.convolutions import SPATIAL, Spatial
+from tuner.program.job.build import ProgramOp
+from tuner.program.language.dims import DimExpr, DimLike
+
+DEFAULTS: Mapping[str, int] = {"stride": 1, "pad": 0, "dilation": 1}
+POOLS = {
+    "max_pool": ("max_pool2d", "out[b, c, p, q] = max(r, s) x[b, c, {reads}]", -math.inf),
+    "avg_pool": (
+        "avg_pool2d",
+        "total[b, c, p, q] = sum(r, s) x[b, c, {reads}]\nout[b, c, p, q] = total[b, c, p, q] / (extent(r) * extent(s))",
+        0.0,
+    ),
+}
+"""By neutral name the operator of the catalogue, its program, and what padding is."""
+
+
+@dataclass(frozen=True)
+class _Windows:
+    """Windows on an image [b, c, *spatial], by spatial axis. ``pad`` is in front of an axis, ``behind`` it at its end;
+    both are of ``value``. ``inner``: the node that pads the image, if the windows do that in its place."""
+
+    image: Node
+    shape: Shape
+    axes: Spatial
+    window: Shape
+    stride: tuple[int, ...]
+    dilation: tuple[int, ...]
+    pad: tuple[int, ...]
+    behind: tuple[int, ...]
+    value: float
+    inner: tuple[str, ...] = ()
+
+    @property
+    def settings(self) -> Mapping[str, int] | None:
+        """Those of an operator of the catalogue, None where it has not such windows."""
+        values = {"stride": self.stride, "pad": self.pad, "dilation": self.dilation}
+        if self.behind != self.pad or any(len(set(own)) > 1 for own in values.values()):
+            return None
+        return {name: own[0] for name, own in values.items() if own[0] != DEFAULTS[name]}
+
+    @property
+    def sizes(self) -> dict[str, DimExpr]:
+        """Of the image and of a window, by the catalogue's names."""
+        return dict(zip((*self.axes.sizes, *self.axes.window), (*self.shape[2:], *self.window), strict=True))
+
+    @property
+    def outer(self) -> dict[str, DimExpr]:
+        """The sizes of the output's axes."""
+        parts = zip(self.shape[2:], self.window, self.stride, self.pad, self.behind, self.dilation, strict=True)
+        return dict(zip(self.axes.outer, (positions(*part) for part in parts), strict=True))
+
+    @property
+    def reads(self) -> str:
+        """Where an element of a window is read."""
+        parts = zip(self.axes.outer, self.axes.window, self.stride, self.dilation, self.pad, strict=True)
+        return ", ".join(f"{step}*{o} + {wide}*{i} - {pad}" for o, i, step, wide, pad in parts)
+
+    def program(self, text: str, constant: tuple[str, ...] = ()) -> ProgramOp:
+        shapes = (("x", tuple(map(str, self.shape))),)
+        is_padded = any((*self.pad, *self.behind))
+        value = self.value if math.isfinite(self.value) else str(self.value)
+        return ProgramOp(text, constant, (("x", value),) if is_padded else (), shapes=shapes)
+
+
+def positions(
+    size: DimExpr, window: DimLike, stride: int, pad: int, behind: int, dilation: int
+) -> DimExpr:  # fmt: skip
+    """How many windows an axis has."""
+    return (size + pad + behind - (DimExpr.of(window) - 1) * dilation - 1) // stride + 1
+
+
+def rounded_up(size: DimExpr, window: int, stride: int, pad: int, dilation: int, *, may_drop: bool = False) -> int:
+    """The padding behind an axis with which its last window is a whole one, where sizes are rounded up.
+
+    ``may_drop``: a window that begins behind the image and the padding in front is left out, as PyTorch does; others
+    disagree. Raises CannotLift for that, and for a size that is dynamic.
+    """
+    reach = dilation * (window - 1) + 1
+    if stride == 1:
+        return pad
+    if size.constant is None:
+        raise CannotLift("ceil_mode of an axis whose size is dynamic")
+    beyond = size.constant + 2 * pad - reach
+    last, inside = -(-beyond // stride), (size.constant + pad - 1) // stride
+    if last > inside and not may_drop:
+        raise CannotLift("ceil_mode with a window that lies in the padding")
+    last = min(last, inside)
+    return pad if last == beyond // stride else last * stride + reach - size.constant - pad
+
+
+def conv(operation: Operation) -> Draft:
+    """Convolutions on one to three axes, their transposes, and those of single channels."""
+    graph, node, w = operation.graph, operation.node, operation.tensor(1)
+    ws, groups, transposed = graph.shape(w.name), int(node.attrs["groups"]), bool(node.attrs["transposed"])
+    rank = len(ws) - 2
+    if rank not in SPATIAL or len(graph.shape(operation.tensor(0).name)) != rank + 2:
+        raise CannotLift(f"a convolution of {_list(graph.shape(operation.tensor(0).name))} by {_list(ws)}")
+    if not constant_behind(graph, w):
+        raise CannotLift(f"the weight {w.name} is new at every call")
+    windows = _windows(operation, ws[2:], 0.0, may_be_padded=not transposed)
+    settings, xs = windows.settings, windows.shape
+    if transposed and settings is None:
+        raise CannotLift("a transposed convolution whose stride, padding or dilation differs between axes or sides")
+    is_depthwise = groups > 1 and xs[1] == ws[0] == DimExpr.of(groups) and ws[1] == ONE
+    right = operand(graph, "weight", w, ws)
+    args: dict[str, Any] = {"b": xs[0], "c": xs[1], **windows.sizes}
+    if rank == 2 and not transposed and is_depthwise:
+        right = operand(graph, "weight", w, (ws[0], *ws[2:]), (0, 2, 3, 1))
+        return _draft(operation, windows, "depthwise_conv2d", _DEPTHWISE, args, right)
+    args |= {"o": ws[1] * groups if transposed else ws[0], **({"groups": groups} if groups > 1 else {})}
+    name = f"conv{rank}d_transpose" if transposed else f"conv{rank}d"
+    return _draft(operation, windows, name, _spelled_conv(windows, ws, groups), args, right)
+
+
+_DEPTHWISE = "out[b, c, p, q] = sum(r, s) x[b, c, {reads}] * weight[c, r, s]"
+
+
+def _spelled_conv(windows: _Windows, ws: Shape, groups: int) -> str:
+    outer, inner = ", ".join(windows.axes.outer), ", ".join(windows.axes.window)
+    share, width = ws[1], str(ws[0].constant and ws[0].constant // groups)
+    channel = "c" if groups == 1 else f"{share}*(o//{width}) + c"
+    return f"out[b, o, {outer}] = sum(c, {inner}) x[b, {channel}, {{reads}}] * weight[o, c, {inner}]"
+
+
+def pool(operation: Operation) -> Draft:
+    """Maxima and means of windows on two axes."""
+    shape, window = operation.graph.shape(operation.tensor(0).name), tuple(operation.attr("window"))
+    if len(window) != 2 or len(shape) != 4:
+        raise CannotLift(f"pooling of {len(window)} axes of {len(shape)}")
+    name, text, value = POOLS[operation.node.op]
+    windows = _windows(operation, tuple(map(DimExpr.of, window)), value, may_be_padded=True)
+    args = {"b": windows.shape[0], "c": windows.shape[1], **windows.sizes}
+    return _draft(operation, windows, name, text, args)
+
+
+def _draft(
+    operation: Operation, windows: _Windows, name: str, text: str, args: Mapping[str, Any], *others: Operand
+) -> Draft:  # fmt: skip
+    """The operator of that name, or its program ``text`` where its windows are none of the catalogue's."""
+    rank, settings = len(windows.shape), windows.settings
+    operands = (Operand("x", windows.image.name, each(rank)), *others)
+    op: str | ProgramOp = name
+    if settings is None:
+        constant = tuple(other.tensor for other in others)
+        op, args = windows.program(text.format(reads=windows.reads), constant), _extents(windows, args)
+    draft = draft_of(op, {**args, **(settings or {})}, operands, operation, each(rank))
+    return replace(draft, nodes=(*windows.inner, *draft.nodes))
+
+
+def _extents(windows: _Windows, args: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the axes of a program, of which the output's and a group's channels are some."""
+    kept = {name: size for name, size in args.items() if name not in (*windows.axes.sizes, "groups")}
+    if args.get("groups", 1) > 1:
+        kept["c"] = args["c"] // args["groups"]
+    return {**kept, **windows.outer}
+
+
+def _windows(operation: Operation, window: Shape, value: float, *, may_be_padded: bool) -> _Windows:
+    """The windows of a node; they pad the image in the place of a node before that pads it with ``value``, too."""
+    graph, node, image = operation.graph, operation.node, operation.tensor(0)
+    stride, dilation, pad = (tuple(node.attrs[name]) for name in ("stride", "dilation", "pad"))
+    shape, behind = graph.shape(image.name), tuple(node.attrs.get("behind", pad))
+    made = _Windows(image, shape, SPATIAL[len(window)], window, stride, dilation, pad, behind, value)
+    if not may_be_padded or image.op != "pad" or image.attrs["value"] != value:
+        return made
+    front, end = image.attrs["front"], image.attrs["behind"]
+    if any((*front[:2], *end[:2])) or min((*front, *end)) < 0:
+        return made
+    source = graph.source(image.inputs[0])
+    inner = (image.name,) if graph.only_reader(image.name) == node else ()
+    pad, behind = _added(pad, front[2:]), _added(behind, end[2:])
+    return replace(made, image=source, shape=graph.shape(source.name), pad=pad, behind=behind, inner=inner)
+
+
+def _added(some: Sequence[int], more: Sequence[int]) -> tuple[int, ...]:
+    return tuple(a + b for a, b in zip(some, more, strict=True))
+
+
+def _list(shape: Shape) -> str:
+    return f"[{', '.join(map(str, shape))}]"
