@@ -1,4 +1,4 @@
-"""The arguments of a chain's calls as native.c takes them, and where values that only calls read lie in memory.
+"""The arguments of a chain's calls as native.c takes them.
 
 Words that come one by one make every call's sizes new. So what is called is written down once, and of each combination
 of sizes one array of numbers, by a function of Python that is generated for the chain: constants are copied, what
@@ -12,13 +12,16 @@ import math
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from shapewright.models.lifted import View, viewed
 from shapewright.torch.steps import Made, Sizes
 from tuner.program.language.dtypes import DTYPES as KNOWN
+
+if TYPE_CHECKING:
+    from shapewright.torch.placing import Places
 
 ALIGNMENT = 64
 CODES = {"i": 0, "u": 1, "f": 2, "b": 6}
@@ -103,11 +106,11 @@ def _first(piece: int, elements: int, size: int) -> int:
     return piece % (elements // size) * size if size else 0
 
 
-def _up(size: int) -> int:
+def up(size: int) -> int:
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
-HELPERS: Mapping[str, Any] = {"rest": _rest, "first": _first, "up": _up, "max": max, "__builtins__": {}}
+HELPERS: Mapping[str, Any] = {"rest": _rest, "first": _first, "up": up, "max": max, "__builtins__": {}}
 
 
 # -- what varies ------------------------------------------------------------------------------------------------------
@@ -201,72 +204,3 @@ class Form:
         about = tuple(size.bit_length() for size in (*sizes, *(each for shape in shapes for each in shape)))
         pace = self._paces.setdefault(about, ctypes.create_string_buffer(PACE_BYTES))
         return Bound(self._calls, numbers, size, pace, self._kept)
-
-
-# -- where values lie -------------------------------------------------------------------------------------------------
-@dataclass(frozen=True)
-class Places:
-    """``offsets`` of values, and the bytes of all, as expressions over what ``statements`` compute."""
-
-    offsets: list[Number]
-    total: Number
-    statements: list[str]
-
-
-def places_of(needs: Sequence[tuple[Number, int, int]], sizes: Sequence[int], shapes: Shapes) -> Places:
-    """Offsets for values of ``(bytes, first, last)``, steps between which each is live, as expressions that hold for
-    any sizes.
-
-    Values of constant size come first. The others are planned at the sizes at hand, behind them; each is then placed at
-    the end of whatever lies before it in that plan and is live at the same time.
-    """
-    known = [(number, size) for number, (size, _, _) in enumerate(needs) if isinstance(size, int)]
-    fixed, total = planned([(size, *needs[number][1:]) for number, size in known])
-    offsets: dict[int, Number] = {number: at for (number, _), at in zip(known, fixed, strict=True)}
-    others = [number for number in range(len(needs)) if number not in offsets]
-    values = {**HELPERS, "g": sizes, "v": shapes}
-    now, _ = planned([(int(eval(str(needs[number][0]), values)), *needs[number][1:]) for number in others])
-    names, statements = dict[str, str](), [f"p0 = {total}"]
-
-    def named(text: str) -> str:
-        """The name of what an expression gives, computed once."""
-        if text not in names:
-            names[text] = f"p{len(statements)}"
-            statements.append(f"{names[text]} = {text}")
-        return names[text]
-
-    def end(number: int) -> str:
-        return f"{offsets[number]} + {named(f'up({needs[number][0]})')}"
-
-    placed = list[int]()
-    for _, number in sorted(zip(now, others, strict=True)):
-        past = [end(other) for other in placed if _overlap(needs, number, other)]
-        offsets[number] = named(_most(past)) if past else "p0"
-        placed.append(number)
-    most = named(_most(["p0", *map(end, placed)])) if placed else "p0"
-    return Places([offsets[number] for number in range(len(needs))], most, statements)
-
-
-def planned(needs: Sequence[tuple[int, int, int]]) -> tuple[list[int], int]:
-    """Offsets for values of ``(bytes, first, last)``, steps between which each is live, and the bytes of all: greedy by
-    size, the largest first, each at the lowest offset that no value live at the same time has."""
-    ends: dict[int, int] = {}
-    places = [0] * len(needs)
-    for number in sorted(range(len(needs)), key=lambda each: -needs[each][0]):
-        size, at = _up(needs[number][0]), 0
-        for begin, end in sorted((places[other], ends[other]) for other in ends if _overlap(needs, number, other)):
-            if at + size <= begin:
-                break
-            at = max(at, end)
-        places[number], ends[number] = at, at + size
-    return places, max(ends.values(), default=0)
-
-
-def _overlap(needs: Sequence[tuple[Any, int, int]], one: int, other: int) -> bool:
-    (_, first, last), (_, since, until) = needs[one], needs[other]
-    return first <= until and since <= last
-
-
-def _most(expressions: Iterable[str]) -> str:
-    several = list(dict.fromkeys(expressions))
-    return several[0] if len(several) == 1 else f"max({', '.join(several)})"

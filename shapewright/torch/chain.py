@@ -26,11 +26,9 @@ from shapewright.torch.arguments import (
     Form,
     Got,
     Number,
-    Places,
     joined,
     numbers_of,
     place_of,
-    places_of,
     times,
     varying,
 )  # fmt: skip
@@ -40,6 +38,7 @@ from shapewright.torch.joins import JOIN, Copying, Join
 from shapewright.torch.memory import MEMORY
 from shapewright.torch.native import chain_runner, native
 from shapewright.torch.op import prepared
+from shapewright.torch.placing import Places, Within, places_of
 from shapewright.torch.plan import DTYPES, Call, Taken, plan_of
 from shapewright.torch.steps import ChainPlan, Made, Step, sizes_of
 from shapewright.torch.transposes import TRANSPOSE, Transpose
@@ -251,7 +250,27 @@ class Chain:
         for at, step in enumerate(self.plan.steps):
             last.update({each.step: at for each in step.inputs if isinstance(each, Made)})
         needs = [(times([*shapes[step], self._dtype(step).itemsize]), step, last[step]) for step in inner]
-        return places_of(needs, sizes, given)
+        return places_of(needs, sizes, given, self._within({step: number for number, step in enumerate(inner)}, shapes))
+
+    def _within(self, inner: Mapping[int, int], shapes: Sequence[Sequence[Number]]) -> dict[int, Within]:
+        """The values that a join takes, both in the memory of a call; by number, as ``inner`` has that of each step."""
+        found: dict[int, Within] = {}
+        for step, (call, operands) in enumerate(zip(self.calls, self._read, strict=True)):
+            if not isinstance(call, Join) or step not in inner:
+                continue
+            rows, behind = times(shapes[step][axis] for axis in call.view[0]), list[Number]()
+            if isinstance(rows, int) and rows != 1:
+                continue
+            for each in operands:
+                # Behind what a call is given nobody knows the place.
+                if isinstance(each, int):
+                    break
+                made, view = each
+                if made.step in inner and made.piece is None:
+                    found.setdefault(inner[made.step], Within(inner[step], rows, " + ".join(map(str, behind)) or 0))
+                seen, _ = place_of(made, times(shapes[made.step]))
+                behind.append(times([joined(view, seen)[1], self._dtype(step).itemsize]))
+        return found
 
 
 def _call_of(text: str) -> Call | Copying:

@@ -345,8 +345,11 @@ static int join_part(int number, group *group, void *data) {
   for (int i = 0; i < of->count - 1; i++) {
     const tensor *given = of->arguments[i].value;
     int64_t size = row_bytes(given), whole = row_bytes(out);
-    for (int64_t row = first; size && row < last; row++)
-      memcpy((char *)out->data + row * whole + at, (const char *)given->data + row * size, (size_t)size);
+    for (int64_t row = first; size && row < last; row++) {
+      char *to = (char *)out->data + row * whole + at;
+      const char *from = (const char *)given->data + row * size;
+      if (to != from) memcpy(to, from, (size_t)size); // one row may have been made where it belongs
+    }
     at += size;
   }
   return 0;
@@ -356,7 +359,7 @@ static int join_part(int number, group *group, void *data) {
 int join(void *self, const any *arguments, int32_t count, any *result) {
   const tensor *out = arguments[count - 1].value;
   join_of of = {arguments, count, out->shape[0]};
-  if (own && of.rows * row_bytes(out) > SHARED_BYTES) return launch(join_part, &of, 0);
+  if (own && of.rows > 1 && of.rows * row_bytes(out) > SHARED_BYTES) return launch(join_part, &of, 0);
   group group = {0, 1};
   return join_part(0, &group, &of);
 }

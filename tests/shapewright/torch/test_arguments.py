@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shapewright.torch.arguments import HELPERS, Number, numbers_of, place_of, places_of, times
+from shapewright.torch.arguments import HELPERS, Number, numbers_of, place_of, times
+from shapewright.torch.placing import Within, places_of
 from shapewright.torch.steps import Made, Sizes, sizes_of
 
 GIVEN = st.lists(st.integers(0, 7), min_size=2, max_size=2)
@@ -74,3 +75,31 @@ def test_values_take_no_more_than_what_is_needed_at_once(unit: Number) -> None:
     known: dict[str, Any] = {**HELPERS, "g": [7], "v": []}
     exec("\n".join(places.statements), known)
     assert eval(str(places.total), known) == 15 * 64 * (1 if unit == 64 else 7)
+
+
+@given(st.data(), GIVEN)
+def test_what_is_joined_in_one_row_lies_where_the_join_does(data: st.DataObject, sizes: list[int]) -> None:
+    """Parts are made, then joined, then their join is joined to one more; others live beside them."""
+    parts = data.draw(st.lists(st.integers(1, 5), min_size=2, max_size=4))
+    others, count = data.draw(st.lists(NEED, max_size=6)), len(parts)
+    rows: Number = data.draw(st.one_of(st.just(1), st.just("g[0]")))
+    size = [times([rows, 64, part]) for part in [*parts, sum(parts), 3, sum(parts) + 3]]
+    needs: list[tuple[Number, int, int]] = [(size[at], at, count) for at in range(count)]
+    needs += [(each, count + at, count + 2 + (at == 2)) for at, each in enumerate(size[count:])]
+    within = {at: Within(count, rows, 64 * sum(parts[:at])) for at in range(count)}
+    within |= {count: Within(count + 2, rows, 0), count + 1: Within(count + 2, rows, 64 * sum(parts))}
+    every = [*needs, *((each, first, first + more) for each, first, more in others)]
+    places = places_of(every, sizes, [sizes], within)
+    known: dict[str, Any] = {**HELPERS, "g": sizes, "v": [sizes]}
+    exec("\n".join(places.statements), known)
+    at = [int(eval(str(offset), known)) for offset in places.offsets]
+    ends = [begin + value(need[0], sizes) for begin, need in zip(at, every, strict=True)]
+    assert max(ends) <= eval(str(places.total), known)
+    if value(rows, sizes) == 1:
+        assert all(at[number] == at[own.join] + value(own.behind, sizes) for number, own in within.items())
+    # Where one row is joined its parts are of the join from the first of them on.
+    for one, (_, first, last) in enumerate(every):
+        for two, (_, since, until) in enumerate(every[:one]):
+            is_part = value(rows, sizes) == 1 and one < count + 3 and two < count + 3
+            if first <= until and since <= last and not is_part:
+                assert ends[one] <= at[two] or ends[two] <= at[one]

@@ -17,10 +17,10 @@ from torch import nn
 import shapewright as sw
 from shapewright.torch import chain as chains
 from shapewright.torch import chain_op
-from shapewright.torch.arguments import planned
 from shapewright.torch.backend import shapewright
 from shapewright.torch.chain import Chain
 from shapewright.torch.memory import MEMORY
+from shapewright.torch.placing import planned
 from shapewright.torch.steps import ChainPlan, Made, Step
 from tests.shapewright.libraries import OnDemand
 from tests.shapewright.torch.models import Encoder, call_at_once, close, words

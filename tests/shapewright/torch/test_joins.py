@@ -13,12 +13,14 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
 
+import shapewright as sw
 from shapewright.models.lifted import View
 from shapewright.torch import chain as chains
 from shapewright.torch.chain import Chain
 from shapewright.torch.joins import JOIN, Join
 from shapewright.torch.plan import DTYPES, Plan, Taken
 from shapewright.torch.steps import ChainPlan, Step
+from tests.shapewright.libraries import OnDemand
 from tests.shapewright.torch.models import close
 from tests.shapewright.torch.replacing import Replacing, same
 from tests.shares import chosen, spread
@@ -144,6 +146,28 @@ def test_what_a_chain_has_made_is_joined_by_it(
     (kinds,) = joins(made)
     assert kinds.count("join") == 1
     assert kinds.count("call") == len(replacing.report.replaced)
+
+
+def test_one_image_is_joined_without_a_copy(built: OnDemand, made: dict[str, Chain]) -> None:
+    model = Fire().eval()
+    dims = {0: torch.export.Dim("batch", min=1, max=8)}
+    program = torch.export.export(model, (torch.rand(2, 8, 12, 12),), dynamic_shapes=(dims,))
+    folders = [str(built.folder(task.workload)) for task in sw.extract(program)]
+    fast = sw.torch.compile_exported(program, folders, strict=True, freeze=True)
+    with torch.no_grad():
+        for batch in (1, 3, 2, 1):
+            x = torch.rand(batch, 8, 12, 12)
+            same(fast(x), model(x))
+    (chain,) = made.values()
+    (form,), step = chain._forms.values(), joins(made)[0].index("join")
+    *parts, whole = list(form.operands())[step]
+    for bound in chain._bound.values():
+        numbers = bound.numbers
+        (batch, _, behind), *offsets = ([*numbers[at : at + rank + 1]] for at, rank, _ in (whole, *parts))
+        # Eight channels of 12 x 12, then 24.
+        is_there = [offset - behind for _, _, offset in offsets] == [0, 4 * 8 * 144]
+        assert is_there == (batch == 1)
+    assert len(chain._bound) == 3
 
 
 def test_several_new_words_stand_in_another_order(replacing: Replacing, made: dict[str, Chain]) -> None:
