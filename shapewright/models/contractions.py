@@ -168,7 +168,7 @@ def _unpacked(
     try:
         weight = computed(graph, w, (K, N) if is_kn else (N, K), operation.node.name)
         constants = tuple(weight.operands.values())
-        shapes = {each.tensor: tuple(map(str, graph.shape(each.node))) for each in constants}
+        shapes = {each.tensor: graph.shape(each.node) for each in constants}
         text = f"out[m, n] = sum(k) x[m, k] * {weight.text}"
         program = ProgramOp(text, constant=tuple(shapes), shapes=tuple(shapes.items()))
         draft = draft_of(program, args, (left, *constants), operation, view, weight.dtypes)

@@ -179,8 +179,7 @@ def _spelled(draft: Draft, dtype: str | dict[str, str]) -> Workload:
         # Sizes that only shapes of the catalogue name are in these already.
         own = {*base.program.axes, *base.program.sizes}
         extents = {name: str(dim) for name, dim in base.extents if name in own}
-        shapes = tuple((name, tuple(map(str, shape))) for name, shape in base.shapes)
-        fields = {"constant": base.constants, "padded": _padding(base), "shapes": shapes}
+        fields = {"constant": base.constants, "padded": _padding(base), "shapes": base.shapes}
         before = f"{results[0]}[{every}]"
     else:
         first = draft.operands[0]

@@ -12,7 +12,7 @@ from typing import Any
 from shapewright.models.fx_calls import Call, constant_numbers
 from shapewright.models.graph import CannotLift
 from shapewright.models.translated import Translated, clamped, number, power
-from shapewright.models.windows import rounded_up
+from shapewright.models.windows import means, rounded_up
 
 Translation = Callable[[Call], Translated]
 
@@ -115,19 +115,23 @@ def _dtype(call: Call, name: str) -> str:
 
 # -- pooling --------------------------------------------------------------------------------------------------------
 def _max_pool(call: Call) -> Translated:
-    return _pool(call, "max_pool", call.arg("dilation"))
+    return Translated("max_pool", (call.tensor("self"),), _pool(call, call.arg("dilation")))
 
 
 def _avg_pool(call: Call) -> Translated:
-    padded = any(constant_numbers(call.arg("padding"), 2))
-    if call.arg("divisor_override") is not None or (padded and not call.arg("count_include_pad")):
-        raise CannotLift("its means divide by something else than the size of the window")
-    return _pool(call, "avg_pool", 1)
+    attrs = _pool(call, 1)
+    if (divisor := call.arg("divisor_override")) is not None:
+        call.arg("count_include_pad")
+        attrs["divisor"] = divisor
+    else:
+        beyond = attrs.get("behind", attrs["pad"]) != attrs["pad"]
+        means(attrs, count_padding=call.arg("count_include_pad"), beyond=beyond)
+    return Translated("avg_pool", (call.tensor("self"),), attrs)
 
 
-def _pool(call: Call, op: str, dilation: Any) -> Translated:
+def _pool(call: Call, dilation: Any) -> dict[str, Any]:
     window = constant_numbers(call.arg("kernel_size"), 2)
-    attrs = {
+    attrs: dict[str, Any] = {
         "window": window,
         "stride": constant_numbers(call.arg("stride") or list(window), 2),
         "pad": constant_numbers(call.arg("padding"), 2),
@@ -135,11 +139,8 @@ def _pool(call: Call, op: str, dilation: Any) -> Translated:
     }
     if call.arg("ceil_mode"):
         axes = zip(call.shape_of("self")[-2:], *attrs.values(), strict=True)
-        behind = tuple(rounded_up(*axis, may_drop=True) for axis in axes)
-        if op == "avg_pool" and behind != attrs["pad"]:
-            raise CannotLift("the means of its last windows divide by fewer elements")
-        attrs["behind"] = behind
-    return Translated(op, (call.tensor("self"),), attrs)
+        attrs["behind"] = tuple(rounded_up(*axis, may_drop=True) for axis in axes)
+    return attrs
 
 
 def _constant_pad(call: Call) -> Translated:

@@ -28,7 +28,8 @@ A node has a neutral name of its operation. Tensors come as names of other nodes
     attention q k v [mask] {causal, scale}            [b, h, i, d], [b, h, j, d], [b, h, j, d]; scale None is 1/sqrt(d);
                                                       causal hides j > i; see ``shapewright.models.attention``
     max_pool, avg_pool x {window, stride, pad, dilation: tuples}
-                                                      ``behind`` as above
+                                                      ``behind`` as above; ``counted``, ``divisor`` of means:
+                                                      see ``shapewright.models.windows``
     pad x {front, behind: tuples; value}              by axis; negative numbers cut
     reduce x {kind, axes, keep}                       sum, mean, max, min
     int_sum x {axes, keep}                            of int8, in int32

@@ -8,7 +8,7 @@ from typing import Any
 
 from shapewright.models.graph import CannotLift, Input, Shape
 from shapewright.models.translated import Translated, number
-from shapewright.models.windows import rounded_up
+from shapewright.models.windows import means, rounded_up
 
 ELEMENTWISE_NAMES: Mapping[str, str] = {
     **{name: name for name in ("sigmoid", "tanh", "exp", "log", "sqrt", "rsqrt", "erf", "sin", "cos", "abs", "floor")},
@@ -150,24 +150,27 @@ def _pool(op: str) -> Callable[[Call], Translated]:
         call.is_usual("layout", "NCHW")
         call.is_usual("out_layout", "NCHW")
         names = {"window": "pool_size", "stride": "strides", "dilation": "dilation"}
-        attrs = {name: _spread(call.integers(attr), 2) for name, attr in names.items()} | _pads(call, 2)
+        spread = {name: _spread(call.integers(attr), 2) for name, attr in names.items()}
+        attrs: dict[str, Any] = {**spread, **_pads(call, 2)}
+        counts, beyond = bool(call.attr("count_include_pad", False)), False
         if call.attr("ceil_mode", False):
-            _round_up(call, op, attrs)
-        if op == "avg_pool" and any((*attrs["pad"], *attrs["behind"])) and not call.attr("count_include_pad", False):
-            raise CannotLift("its means do not count the padding")
+            beyond = _round_up(call, attrs)
+        if op == "avg_pool":
+            if beyond and counts:
+                raise CannotLift("the means of its last windows divide by fewer elements")
+            means(attrs, count_padding=counts, beyond=beyond)
         return Translated(op, call.inputs, attrs)
 
     return translate
 
 
-def _round_up(call: Call, op: str, attrs: dict[str, tuple[int, ...]]) -> None:
-    """Have the last windows of each axis be whole ones."""
+def _round_up(call: Call, attrs: dict[str, Any]) -> bool:
+    """Have the last windows of each axis be whole ones; whether some reach past the padding then."""
     if attrs["pad"] != attrs["behind"]:
         raise CannotLift("ceil_mode and padding that differs between the sides")
     axes = (attrs[name] for name in ("window", "stride", "pad", "dilation"))
     attrs["behind"] = tuple(rounded_up(*axis) for axis in zip(call.shape(0)[2:], *axes, strict=True))
-    if op == "avg_pool" and attrs["pad"] != attrs["behind"]:
-        raise CannotLift("the means of its last windows divide by fewer elements")
+    return bool(attrs["pad"] != attrs["behind"])
 
 
 def _reduce(kind: str) -> Callable[[Call], Translated]:

@@ -28,11 +28,11 @@ def rotary(operation: Operation) -> Draft:
     if axes is None or not size:
         raise CannotLift("its cosines and sines are not those of positions alone, the same for all of some heads")
     heads = heads_in(graph, x, axes, of_parts=False)
-    shapes: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    shapes: tuple[tuple[str, Shape], ...] = ()
     operand, read = Operand("x", x.name, each(4)), list(axes)
     if heads is not None:
         operand = Operand("x", heads.node.name, heads.view, split=heads.split)
-        read, shapes = list(heads.read), (("x", tuple(map(str, heads.shape))),)
+        read, shapes = list(heads.read), (("x", heads.shape),)
     half = size // 2
     text = PROGRAM.format(
         out=", ".join(axes), half=half, x=f"x[{', '.join(read)}]",

@@ -25,7 +25,7 @@ POOLS = {
     "max_pool": ("max_pool2d", "out[b, c, p, q] = max(r, s) x[b, c, {reads}]", -math.inf),
     "avg_pool": (
         "avg_pool2d",
-        "total[b, c, p, q] = sum(r, s) x[b, c, {reads}]\nout[b, c, p, q] = total[b, c, p, q] / (extent(r) * extent(s))",
+        "total[b, c, p, q] = sum(r, s) x[b, c, {reads}]\nout[b, c, p, q] = total[b, c, p, q] / ({divisor})",
         0.0,
     ),
 }
@@ -35,7 +35,9 @@ POOLS = {
 @dataclass(frozen=True)
 class _Windows:
     """Windows on an image [b, c, *spatial], by spatial axis. ``pad`` is in front of an axis, ``behind`` it at its end;
-    both are of ``value``. ``inner``: the node that pads the image, if the windows do that in its place."""
+    both are of ``value``. ``counted``: of means how many elements in front of the image, and behind it, count in the
+    divisor, by axis; None: a window always has its whole size. ``divisor``: in place of all that, if it is not 0.
+    ``inner``: the node that pads the image, if the windows do that in its place."""
 
     image: Node
     shape: Shape
@@ -46,13 +48,15 @@ class _Windows:
     pad: tuple[int, ...]
     behind: tuple[int, ...]
     value: float
+    counted: tuple[tuple[int, ...], tuple[int, ...]] | None = None
+    divisor: int = 0
     inner: tuple[str, ...] = ()
 
     @property
     def settings(self) -> Mapping[str, int] | None:
         """Those of an operator of the catalogue, None where it has not such windows."""
         values = {"stride": self.stride, "pad": self.pad, "dilation": self.dilation}
-        if self.behind != self.pad or any(len(set(own)) > 1 for own in values.values()):
+        if self.behind != self.pad or self.counted or self.divisor or any(len(set(own)) > 1 for own in values.values()):
             return None
         return {name: own[0] for name, own in values.items() if own[0] != DEFAULTS[name]}
 
@@ -73,8 +77,22 @@ class _Windows:
         parts = zip(self.axes.outer, self.axes.window, self.stride, self.dilation, self.pad, strict=True)
         return ", ".join(f"{step}*{o} + {wide}*{i} - {pad}" for o, i, step, wide, pad in parts)
 
+    @property
+    def elements(self) -> str:
+        """How many elements of a window a mean is of."""
+        if self.divisor or self.counted is None:
+            return str(self.divisor) if self.divisor else " * ".join(f"extent({name})" for name in self.axes.window)
+        factors, (front, behind) = [], self.counted
+        for at, (o, size, width) in enumerate(zip(self.axes.outer, self.shape[2:], self.window, strict=True)):
+            if size.constant is None or width.constant is None:
+                raise CannotLift("means of fewer elements at the borders of an axis whose size is dynamic")
+            begin, end = f"{self.stride[at]}*{o} - {self.pad[at]}", size.constant + behind[at]
+            factors.append(f"(min({begin} + {width}, {end}) - max({begin}, {-front[at]}))")
+        return " * ".join(factors)
+
     def program(self, text: str, constant: tuple[str, ...] = ()) -> ProgramOp:
-        shapes = (("x", tuple(map(str, self.shape))),)
+        text = text.format(reads=self.reads, divisor=self.elements)
+        shapes = (("x", self.shape),)
         is_padded = any((*self.pad, *self.behind))
         value = self.value if math.isfinite(self.value) else str(self.value)
         return ProgramOp(text, constant, (("x", value),) if is_padded else (), shapes=shapes)
@@ -104,6 +122,16 @@ def rounded_up(size: DimExpr, window: int, stride: int, pad: int, dilation: int,
         raise CannotLift("ceil_mode with a window that lies in the padding")
     last = min(last, inside)
     return pad if last == beyond // stride else last * stride + reach - size.constant - pad
+
+
+def means(attrs: dict[str, Any], *, count_padding: bool, beyond: bool) -> None:
+    """Complete the attributes of a pool of means. ``count_padding``: padding counts as elements; ``beyond``: whether
+    windows may reach past the padding (``behind`` is larger than ``pad``), whose elements never count."""
+    none = (0,) * len(attrs["pad"])
+    if count_padding and beyond:
+        attrs["counted"] = attrs["pad"], attrs["pad"]
+    elif not count_padding and any((*attrs["pad"], *attrs.get("behind", none))):
+        attrs["counted"] = none, none
 
 
 def conv(operation: Operation) -> Draft:
@@ -160,7 +188,7 @@ def _draft(
     op: str | ProgramOp = name
     if settings is None:
         constant = tuple(other.tensor for other in others)
-        op, args = windows.program(text.format(reads=windows.reads), constant), _extents(windows, args)
+        op, args = windows.program(text, constant), _extents(windows, args)
     draft = draft_of(op, {**args, **(settings or {})}, operands, operation, each(rank))
     return replace(draft, nodes=(*windows.inner, *draft.nodes))
 
@@ -178,7 +206,10 @@ def _windows(operation: Operation, window: Shape, value: float, *, may_be_padded
     graph, node, image = operation.graph, operation.node, operation.tensor(0)
     stride, dilation, pad = (tuple(node.attrs[name]) for name in ("stride", "dilation", "pad"))
     shape, behind = graph.shape(image.name), tuple(node.attrs.get("behind", pad))
-    made = _Windows(image, shape, SPATIAL[len(window)], window, stride, dilation, pad, behind, value)
+    counted, divisor = node.attrs.get("counted"), node.attrs.get("divisor", 0)
+    made = _Windows(
+        image, shape, SPATIAL[len(window)], window, stride, dilation, pad, behind, value, counted, divisor
+    )  # fmt: skip
     if not may_be_padded or image.op != "pad" or image.attrs["value"] != value:
         return made
     front, end = image.attrs["front"], image.attrs["behind"]
@@ -187,7 +218,12 @@ def _windows(operation: Operation, window: Shape, value: float, *, may_be_padded
     source = graph.source(image.inputs[0])
     inner = (image.name,) if graph.only_reader(image.name) == node else ()
     pad, behind = _added(pad, front[2:]), _added(behind, end[2:])
-    return replace(made, image=source, shape=graph.shape(source.name), pad=pad, behind=behind, inner=inner)
+    if counted is not None:
+        # To a mean the padding of others is a part of the image.
+        counted = _added(counted[0], front[2:]), _added(counted[1], end[2:])
+    return replace(
+        made, image=source, shape=graph.shape(source.name), pad=pad, behind=behind, counted=counted, inner=inner
+    )  # fmt: skip
 
 
 def _added(some: Sequence[int], more: Sequence[int]) -> tuple[int, ...]:

@@ -250,13 +250,20 @@ class Chain:
         for at, step in enumerate(self.plan.steps):
             last.update({each.step: at for each in step.inputs if isinstance(each, Made)})
         needs = [(times([*shapes[step], self._dtype(step).itemsize]), step, last[step]) for step in inner]
-        return places_of(needs, sizes, given, self._within({step: number for number, step in enumerate(inner)}, shapes))
+        return places_of(needs, sizes, given, self._within(inner, last, shapes))
 
-    def _within(self, inner: Mapping[int, int], shapes: Sequence[Sequence[Number]]) -> dict[int, Within]:
-        """The values that a join takes, both in the memory of a call; by number, as ``inner`` has that of each step."""
+    def _within(
+        self, inner: Sequence[int], last: Mapping[int, int], shapes: Sequence[Sequence[Number]]
+    ) -> dict[int, Within]:  # fmt: skip
+        """The values that a join takes and nobody reads later, both in the memory of a call; by number in ``inner``.
+
+        A join would have to live as long as they do: those of a dense block all to its end. A join of joins copies them
+        for the same reason. ``last``: of each step the last one that reads its value.
+        """
+        numbers = {step: number for number, step in enumerate(inner)}
         found: dict[int, Within] = {}
         for step, (call, operands) in enumerate(zip(self.calls, self._read, strict=True)):
-            if not isinstance(call, Join) or step not in inner:
+            if not isinstance(call, Join) or step not in numbers:
                 continue
             rows, behind = times(shapes[step][axis] for axis in call.view[0]), list[Number]()
             if isinstance(rows, int) and rows != 1:
@@ -266,8 +273,10 @@ class Chain:
                 if isinstance(each, int):
                     break
                 made, view = each
-                if made.step in inner and made.piece is None:
-                    found.setdefault(inner[made.step], Within(inner[step], rows, " + ".join(map(str, behind)) or 0))
+                is_last = last[made.step] == step and not isinstance(self.calls[made.step], Join)
+                if made.step in numbers and made.piece is None and is_last:
+                    own = Within(numbers[step], rows, " + ".join(map(str, behind)) or 0)
+                    found.setdefault(numbers[made.step], own)
                 seen, _ = place_of(made, times(shapes[made.step]))
                 behind.append(times([joined(view, seen)[1], self._dtype(step).itemsize]))
         return found

@@ -13,6 +13,7 @@ from torch.export import Dim
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+import shapewright as sw
 from shapewright.models.elementwise import literal
 from tests.shapewright.models.checking import (
     Formula,
@@ -295,14 +296,36 @@ WINDOWS: dict[str, tuple[nn.Module, tuple[int, ...], str]] = {
     "maxima by three and one": (nn.MaxPool2d((3, 1), (2, 1), padding=(1, 0)), (3, 4, 9, 9), "max_pool"),
     "maxima, behind": (Padded((0, 1, 0, 1), nn.MaxPool2d(3, 2), -math.inf), (3, 4, 8, 8), "max_pool"),
     "means by three and one": (nn.AvgPool2d((3, 1), (2, 1), padding=(1, 0)), (3, 4, 9, 9), "avg_pool"),
+    "means of fewer": (nn.AvgPool2d(3, 2, padding=1, count_include_pad=False), (3, 4, 9, 12), "avg_pool"),
+    "means, rounded up": (nn.AvgPool2d(3, 2, ceil_mode=True), (3, 4, 8, 10), "avg_pool"),
+    "means, rounded up, padded": (nn.AvgPool2d(3, 2, padding=1, ceil_mode=True), (3, 4, 8, 10), "avg_pool"),
+    "means of fewer, rounded up": (
+        nn.AvgPool2d(3, 2, padding=1, ceil_mode=True, count_include_pad=False), (3, 4, 8, 10), "avg_pool"
+    ),
+    "means of fewer, padded before": (
+        Padded((1, 2, 0, 1), nn.AvgPool2d(3, 2, padding=1, count_include_pad=False)), (3, 4, 8, 10), "avg_pool"
+    ),
+    "another divisor": (nn.AvgPool2d(3, 2, padding=1, divisor_override=5), (3, 4, 9, 9), "avg_pool"),
     "means, rounded up to the same": (nn.AvgPool2d(3, 2, ceil_mode=True), (3, 4, 9, 9), "avg_pool2d"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", WINDOWS)
 def test_windows_that_differ_between_axes_and_sides(name: str) -> None:
     layer, shape, label = WINDOWS[name]
     assert labels(lifted(lambda layer, x: layer(x), torch.randn(shape), layers=(layer,))) == [label]
+
+
+@pytest.mark.parametrize("name", ["s", "q", "c"])
+def test_a_variable_may_have_the_name_of_an_axis(name: str) -> None:
+    """Of a convolution that is spelled out, and of one that is for the stage behind it."""
+    for layer in (Padded((2, 0), nn.Conv1d(4, 6, 3)), nn.Sequential(nn.Conv1d(4, 6, 3, padding=1), nn.Softsign())):
+        own, other = (
+            sw.extract(layer.eval(), (torch.randn(2, 4, 10),), ({2: Dim(size, min=4, max=32)},))[0].workload
+            for size in (name, "T")
+        )
+        assert own.key == other.key
+        assert own.tensors["x"].dims[2].constant is None
 
 
 KEPT_PADDING: dict[str, nn.Module] = {
@@ -413,7 +436,6 @@ def test_a_number_is_what_its_dtype_holds(name: str) -> None:
 
 LEFT: dict[str, tuple[Callable[..., Any], tuple[nn.Module, ...], str]] = {
     "strides": (lambda c, x: c(x), (nn.ConvTranspose2d(4, 4, 3, stride=(1, 2)),), "differs between axes or sides"),
-    "means of fewer": (lambda x: functional.avg_pool2d(x, 3, 2, ceil_mode=True), (), "divide by fewer elements"),
     "training": (lambda x: functional.dropout(x, 0.5, training=True), (), "native_dropout: the operator"),
     "axis": (lambda x: torch.softmax(x, 1), (), "another axis than the last"),
     "unknown": (lambda x: torch.cumsum(x, 1), (), "cumsum: the operator has no translation"),

@@ -95,9 +95,12 @@ CASES: dict[str, Case] = {
     "max_pool2d layout": _pool(NN.max_pool2d, False, layout="NHWC"),
     "max_pool2d out_layout": _pool(NN.max_pool2d, False, out_layout="NHWC"),
     "avg_pool2d": _pool(NN.avg_pool2d, True, strides=(2, 2), dilation=(2, 2)),
-    "avg_pool2d padding": _pool(NN.avg_pool2d, False, padding=(1, 1)),
+    "avg_pool2d padding": _pool(NN.avg_pool2d, True, padding=(1, 1)),
     "avg_pool2d count_include_pad": _pool(NN.avg_pool2d, True, padding=(1, 1), count_include_pad=True),
-    "avg_pool2d ceil_mode": _pool(NN.avg_pool2d, False, strides=(2, 2), pool_size=(2, 2), ceil_mode=True),
+    "avg_pool2d ceil_mode": _pool(NN.avg_pool2d, True, strides=(2, 2), pool_size=(2, 2), ceil_mode=True),
+    "avg_pool2d beyond the padding": _pool(
+        NN.avg_pool2d, False, strides=(2, 2), pool_size=(2, 2), ceil_mode=True, count_include_pad=True
+    ),
     "avg_pool2d out_layout": _pool(NN.avg_pool2d, False, out_layout="NHWC"),
     "layer_norm": (lambda x, g, b: NN.layer_norm(x, g, b, axes=[-1], epsilon=0.1), (ROW, (8,), (8,)), True),
     "layer_norm axes": (lambda x, g, b: NN.layer_norm(x, g, b, axes=[0]), (ROW, (6,), (6,)), False),

@@ -148,8 +148,25 @@ def test_what_a_chain_has_made_is_joined_by_it(
     assert kinds.count("call") == len(replacing.report.replaced)
 
 
-def test_one_image_is_joined_without_a_copy(built: OnDemand, made: dict[str, Chain]) -> None:
-    model = Fire().eval()
+class Dense(nn.Module):  # type: ignore[misc]
+    """As in DenseNet: each layer reads what all before it made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Conv2d(8 * count, 8, 1) for count in (1, 1, 2, 3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made = [functional.relu(self.layers[0](x))]
+        made.append(functional.relu(self.layers[1](made[0])))
+        made.append(functional.relu(self.layers[2](torch.cat(made, 1))))
+        return self.layers[3](torch.cat(made, 1))
+
+
+@pytest.mark.parametrize(("layer", "in_place"), [(Fire, [True]), (Dense, [False, True])])
+def test_one_image_is_joined_without_a_copy_by_who_reads_it_last(
+    layer: type[nn.Module], in_place: list[bool], built: OnDemand, made: dict[str, Chain]
+) -> None:
+    model = layer().eval()
     dims = {0: torch.export.Dim("batch", min=1, max=8)}
     program = torch.export.export(model, (torch.rand(2, 8, 12, 12),), dynamic_shapes=(dims,))
     folders = [str(built.folder(task.workload)) for task in sw.extract(program)]
@@ -158,16 +175,17 @@ def test_one_image_is_joined_without_a_copy(built: OnDemand, made: dict[str, Cha
         for batch in (1, 3, 2, 1):
             x = torch.rand(batch, 8, 12, 12)
             same(fast(x), model(x))
-    (chain,) = made.values()
-    (form,), step = chain._forms.values(), joins(made)[0].index("join")
-    *parts, whole = list(form.operands())[step]
-    for bound in chain._bound.values():
-        numbers = bound.numbers
-        (batch, _, behind), *offsets = ([*numbers[at : at + rank + 1]] for at, rank, _ in (whole, *parts))
-        # Eight channels of 12 x 12, then 24.
-        is_there = [offset - behind for _, _, offset in offsets] == [0, 4 * 8 * 144]
-        assert is_there == (batch == 1)
+    (chain,), (kinds,) = made.values(), joins(made)
+    (form,), steps = chain._forms.values(), [step for step, kind in enumerate(kinds) if kind == "join"]
     assert len(chain._bound) == 3
+    for bound in chain._bound.values():
+        found, numbers = list[bool](), bound.numbers
+        for *parts, (at, rank, _) in (list(form.operands())[step] for step in steps):
+            batch, behind = numbers[at], numbers[at + rank]
+            sizes = [4 * numbers[each + 1] for each, _, _ in parts]
+            offsets = [numbers[each + its_rank] - behind for each, its_rank, _ in parts]
+            found.append(offsets == list(itertools.accumulate(sizes[:-1], initial=0)))
+        assert found == (in_place if batch == 1 else [False] * len(steps))
 
 
 def test_several_new_words_stand_in_another_order(replacing: Replacing, made: dict[str, Chain]) -> None:

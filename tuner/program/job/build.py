@@ -32,7 +32,9 @@ COMMON_FIELDS = ("count", "layers", "name")
 
 @dataclass(frozen=True, slots=True)
 class ProgramOp:
-    """A program of one's own in place of an operator of the catalogue; its extents come as ``args``."""
+    """A program of one's own in place of an operator of the catalogue; its extents come as ``args``.
+
+    In ``shapes`` a text names axes, and a DimExpr is over shape variables."""
 
     program: str
     constant: tuple[str, ...] = ()
@@ -51,9 +53,26 @@ def make_workload(
     """Check and build a workload. Raises InvalidInput on ``op``, ``args.X``, ``program``, ``dtype`` or ``epilogue``."""
     if isinstance(op, ProgramOp):
         data = {name: getattr(op, name) for name in ("program", "constant", "outputs")}
-        data |= {name: dict(getattr(op, name)) for name in ("padded", "shapes", "domain")}
-        return _from_program({**data, "extents": args, "dtype": dtype, "epilogue": epilogue})
+        data |= {name: dict(getattr(op, name)) for name in ("padded", "domain")}
+        shapes, sizes = _with_names(op)
+        data |= {"shapes": shapes, "extents": {**args, **sizes}}
+        return _from_program({**data, "dtype": dtype, "epilogue": epilogue})
     return _from_op(op_named(op), args, dtype, epilogue)
+
+
+def _with_names(op: ProgramOp) -> tuple[dict[str, list[Any]], dict[str, str]]:
+    """The shapes with names in the place of expressions over shape variables, which may be called as an axis is; what
+    they name."""
+    sizes = {
+        f"size_of_{tensor}_{at}": str(dim)
+        for tensor, shape in op.shapes for at, dim in enumerate(shape)
+        if isinstance(dim, DimExpr) and dim.constant is None
+    }  # fmt: skip
+    shapes = {
+        tensor: [name if (name := f"size_of_{tensor}_{at}") in sizes else str(dim) for at, dim in enumerate(shape)]
+        for tensor, shape in op.shapes
+    }
+    return shapes, sizes
 
 
 def workload_from_json(data: object, *, is_stored: bool = False) -> Workload:
