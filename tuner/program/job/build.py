@@ -54,22 +54,22 @@ def make_workload(
     if isinstance(op, ProgramOp):
         data = {name: getattr(op, name) for name in ("program", "constant", "outputs")}
         data |= {name: dict(getattr(op, name)) for name in ("padded", "domain")}
-        shapes, sizes = _with_names(op)
+        shapes, sizes = _with_names(op, args)
         data |= {"shapes": shapes, "extents": {**args, **sizes}}
         return _from_program({**data, "dtype": dtype, "epilogue": epilogue})
     return _from_op(op_named(op), args, dtype, epilogue)
 
 
-def _with_names(op: ProgramOp) -> tuple[dict[str, list[Any]], dict[str, str]]:
-    """The shapes with names in the place of expressions over shape variables, which may be called as an axis is; what
-    they name."""
+def _with_names(op: ProgramOp, args: Mapping[str, Any]) -> tuple[dict[str, list[Any]], dict[str, str]]:
+    """The shapes with names in the place of expressions over a shape variable that is called as an axis is; what they
+    name."""
     sizes = {
         f"size_of_{tensor}_{at}": str(dim)
         for tensor, shape in op.shapes for at, dim in enumerate(shape)
-        if isinstance(dim, DimExpr) and dim.constant is None
+        if isinstance(dim, DimExpr) and dim.variables & args.keys()
     }  # fmt: skip
     shapes = {
-        tensor: [name if (name := f"size_of_{tensor}_{at}") in sizes else str(dim) for at, dim in enumerate(shape)]
+        tensor: [name if (name := f"size_of_{tensor}_{at}") in sizes else dim for at, dim in enumerate(shape)]
         for tensor, shape in op.shapes
     }
     return shapes, sizes
