@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from shapewright.models.computed import computed
 from shapewright.models.draft import Draft, Fused, draft_of, lifted, rules_of
 from shapewright.models.graph import ONE, CannotLift, Graph, Node, Operation, Shape
 from shapewright.models.lifted import Fold, Operand, View
-from shapewright.models.operands import Order, behind, constant_behind, operand, swapped
+from shapewright.models.operands import Order, behind, constant_behind, listed, operand, swapped
 from shapewright.models.views import product
 from tuner.errors import InvalidInput
 from tuner.program.job.build import ProgramOp
@@ -103,7 +102,7 @@ def _by_blocks(graph: Graph, tensor: str, node: Node, dims: Shape) -> Operand:
     if len(shape) == len(dims):
         return operand(graph, tensor, node, dims)
     if product(shape) != product(dims) or len(shape) != 1:
-        raise CannotLift(f"{node.name} has shape {_list(shape)}, not {_list(dims)}")
+        raise CannotLift(f"{node.name} has shape {listed(shape)}, not {listed(dims)}")
     return Operand(tensor, node.name, ((0,),), True, split=dims[1].constant or 0)
 
 
@@ -189,7 +188,7 @@ def _batched(operation: Operation, x: Node, y: Node) -> Draft:
     graph = operation.graph
     xs, ys = graph.shape(x.name), graph.shape(y.name)
     if xs[:-2] != ys[:-2]:
-        raise CannotLift(f"batches {_list(xs[:-2])} and {_list(ys[:-2])} are broadcast")
+        raise CannotLift(f"batches {listed(xs[:-2])} and {listed(ys[:-2])} are broadcast")
     rank, batch = len(xs), product(xs[:-2])
     args = {"b": batch, "m": xs[-2], "n": ys[-1], "k": xs[-1]}
     view = _leading(rank)
@@ -203,7 +202,3 @@ def _batched(operation: Operation, x: Node, y: Node) -> Draft:
 def _leading(rank: int) -> View:
     """All axes but the last two as one."""
     return (tuple(range(rank - 2)), (rank - 2,), (rank - 1,))
-
-
-def _list(values: Shape | tuple[Any, ...]) -> str:
-    return f"[{', '.join(map(str, values))}]"

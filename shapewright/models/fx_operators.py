@@ -12,7 +12,7 @@ from typing import Any
 from shapewright.models.fx_calls import Call, constant_numbers
 from shapewright.models.graph import CannotLift
 from shapewright.models.translated import Translated, clamped, number, power
-from shapewright.models.windows import means, rounded_up
+from shapewright.models.windows import means, round_up
 
 Translation = Callable[[Call], Translated]
 
@@ -138,8 +138,7 @@ def _pool(call: Call, dilation: Any) -> dict[str, Any]:
         "dilation": constant_numbers(dilation, 2),
     }
     if call.arg("ceil_mode"):
-        axes = zip(call.shape_of("self")[-2:], *attrs.values(), strict=True)
-        attrs["behind"] = tuple(rounded_up(*axis, may_drop=True) for axis in axes)
+        round_up(attrs, call.shape_of("self")[-2:], may_drop=True)
     return attrs
 
 

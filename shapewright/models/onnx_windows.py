@@ -8,7 +8,7 @@ from typing import Any
 from shapewright.models.graph import ONE, CannotLift, Shape
 from shapewright.models.onnx_schemas import Call, Result, axis_of
 from shapewright.models.translated import Translated
-from shapewright.models.windows import means, positions, rounded_up
+from shapewright.models.windows import means, positions, round_up
 from tuner.program.language.dims import DimExpr
 
 
@@ -77,22 +77,20 @@ def pool(call: Call) -> Result:
     x, window = call.shape(0), tuple(call.attr("kernel_shape") or ())
     if not window or len(x) != len(window) + 2:
         raise CannotLift("kernel_shape is missing, or not of the image's axes")
-    attrs: dict[str, Any] = _window_attrs(call, x, sizes := [ONE * width for width in window])
+    attrs: dict[str, Any] = {"window": window, **_window_attrs(call, x, sizes := [ONE * width for width in window])}
     is_mean, counts, beyond = call.op == "AveragePool", bool(call.attr("count_include_pad")), False
     if call.attr("ceil_mode"):
-        if attrs["behind"] != attrs["pad"] or call.attr("auto_pad") != "NOTSET":
-            raise CannotLift("ceil_mode and auto_pad, or pads that differ between the sides")
-        parts = zip(x[2:], window, attrs["stride"], attrs["pad"], attrs["dilation"], strict=True)
-        attrs["behind"] = tuple(rounded_up(*part) for part in parts)
-        beyond = attrs["behind"] != attrs["pad"]
-    if is_mean and beyond and (counts or any(width > 1 for width in attrs["dilation"])):
+        if call.attr("auto_pad") != "NOTSET":
+            raise CannotLift("ceil_mode and auto_pad")
+        beyond = round_up(attrs, x[2:])
+    if is_mean and beyond and counts:
         raise CannotLift("what the means of its last windows divide by depends on the runtime")
     if is_mean:
         means(attrs, count_padding=counts, beyond=beyond)
     call.attr("storage_order")  # of the indices alone, which are no output of what is lifted
     shape = (*x[:2], *_windows(x, sizes, attrs))
     op = "max_pool" if call.op == "MaxPool" else "avg_pool"
-    return Translated(op, call.tensors(1), {**attrs, "window": window}), shape
+    return Translated(op, call.tensors(1), attrs), shape
 
 
 def pad(call: Call) -> Result:

@@ -45,7 +45,7 @@ def operand(graph: Graph, tensor: str, node: Node, dims: Shape, order: Order | N
     order = order or tuple(range(len(shape)))
     view = grouped(tuple(shape[axis] for axis in order), dims)
     if view is None:
-        raise CannotLift(f"{node.name} has shape {_text(shape)}, which does not part into {_text(dims)}")
+        raise CannotLift(f"{node.name} has shape {listed(shape)}, which does not part into {listed(dims)}")
     view = tuple(tuple(order[axis] for axis in group) for group in view)
     return fixed(graph, tensor, node, view)
 
@@ -70,5 +70,6 @@ def _without_ones(group: tuple[int, ...], shape: Shape) -> tuple[int, ...]:
     return tuple(axis for axis in group if shape[axis] != ONE) or group[:1]
 
 
-def _text(shape: Shape) -> str:
+def listed(shape: Shape) -> str:
+    """A shape for a message."""
     return f"[{', '.join(map(str, shape))}]"

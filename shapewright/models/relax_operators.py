@@ -8,7 +8,7 @@ from typing import Any
 
 from shapewright.models.graph import CannotLift, Input, Shape
 from shapewright.models.translated import Translated, number
-from shapewright.models.windows import means, rounded_up
+from shapewright.models.windows import means, round_up
 
 ELEMENTWISE_NAMES: Mapping[str, str] = {
     **{name: name for name in ("sigmoid", "tanh", "exp", "log", "sqrt", "rsqrt", "erf", "sin", "cos", "abs", "floor")},
@@ -154,7 +154,7 @@ def _pool(op: str) -> Callable[[Call], Translated]:
         attrs: dict[str, Any] = {**spread, **_pads(call, 2)}
         counts, beyond = bool(call.attr("count_include_pad", False)), False
         if call.attr("ceil_mode", False):
-            beyond = _round_up(call, attrs)
+            beyond = round_up(attrs, call.shape(0)[2:])
         if op == "avg_pool":
             if beyond and counts:
                 raise CannotLift("the means of its last windows divide by fewer elements")
@@ -162,15 +162,6 @@ def _pool(op: str) -> Callable[[Call], Translated]:
         return Translated(op, call.inputs, attrs)
 
     return translate
-
-
-def _round_up(call: Call, attrs: dict[str, Any]) -> bool:
-    """Have the last windows of each axis be whole ones; whether some reach past the padding then."""
-    if attrs["pad"] != attrs["behind"]:
-        raise CannotLift("ceil_mode and padding that differs between the sides")
-    axes = (attrs[name] for name in ("window", "stride", "pad", "dilation"))
-    attrs["behind"] = tuple(rounded_up(*axis) for axis in zip(call.shape(0)[2:], *axes, strict=True))
-    return bool(attrs["pad"] != attrs["behind"])
 
 
 def _reduce(kind: str) -> Callable[[Call], Translated]:

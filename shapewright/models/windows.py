@@ -14,7 +14,7 @@ from typing import Any
 from shapewright.models.draft import Draft, draft_of
 from shapewright.models.graph import ONE, CannotLift, Node, Operation, Shape
 from shapewright.models.lifted import Operand
-from shapewright.models.operands import constant_behind, operand
+from shapewright.models.operands import constant_behind, listed, operand
 from shapewright.models.views import each
 from tuner.program.catalogue.convolutions import SPATIAL, Spatial
 from tuner.program.job.build import ProgramOp
@@ -82,6 +82,8 @@ class _Windows:
         """How many elements of a window a mean is of."""
         if self.divisor or self.counted is None:
             return str(self.divisor) if self.divisor else " * ".join(f"extent({name})" for name in self.axes.window)
+        if max(self.dilation) > 1:
+            raise CannotLift("means of fewer elements at borders, of a window whose elements are apart")
         factors, (front, behind) = [], self.counted
         for at, (o, size, width) in enumerate(zip(self.axes.outer, self.shape[2:], self.window, strict=True)):
             if size.constant is None or width.constant is None:
@@ -105,7 +107,7 @@ def positions(
     return (size + pad + behind - (DimExpr.of(window) - 1) * dilation - 1) // stride + 1
 
 
-def rounded_up(size: DimExpr, window: int, stride: int, pad: int, dilation: int, *, may_drop: bool = False) -> int:
+def _rounded_up(size: DimExpr, window: int, stride: int, pad: int, dilation: int, *, may_drop: bool = False) -> int:
     """The padding behind an axis with which its last window is a whole one, where sizes are rounded up.
 
     ``may_drop``: a window that begins behind the image and the padding in front is left out, as PyTorch does; others
@@ -124,6 +126,16 @@ def rounded_up(size: DimExpr, window: int, stride: int, pad: int, dilation: int,
     return pad if last == beyond // stride else last * stride + reach - size.constant - pad
 
 
+def round_up(attrs: dict[str, Any], sizes: Shape, *, may_drop: bool = False) -> bool:
+    """Have the last windows on an image of spatial ``sizes`` be whole ones, by the padding behind; whether any of them
+    reaches past the padding then. Raises CannotLift as ``_rounded_up`` does, and where the sides differ already."""
+    if attrs.get("behind", attrs["pad"]) != attrs["pad"]:
+        raise CannotLift("ceil_mode and padding that differs between the sides")
+    axes = (attrs[name] for name in ("window", "stride", "pad", "dilation"))
+    attrs["behind"] = tuple(_rounded_up(*axis, may_drop=may_drop) for axis in zip(sizes, *axes, strict=True))
+    return bool(attrs["behind"] != attrs["pad"])
+
+
 def means(attrs: dict[str, Any], *, count_padding: bool, beyond: bool) -> None:
     """Complete the attributes of a pool of means. ``count_padding``: padding counts as elements; ``beyond``: whether
     windows may reach past the padding (``behind`` is larger than ``pad``), whose elements never count."""
@@ -140,7 +152,7 @@ def conv(operation: Operation) -> Draft:
     ws, groups, transposed = graph.shape(w.name), int(node.attrs["groups"]), bool(node.attrs["transposed"])
     rank = len(ws) - 2
     if rank not in SPATIAL or len(graph.shape(operation.tensor(0).name)) != rank + 2:
-        raise CannotLift(f"a convolution of {_list(graph.shape(operation.tensor(0).name))} by {_list(ws)}")
+        raise CannotLift(f"a convolution of {listed(graph.shape(operation.tensor(0).name))} by {listed(ws)}")
     if not constant_behind(graph, w):
         raise CannotLift(f"the weight {w.name} is new at every call")
     windows = _windows(operation, ws[2:], 0.0, may_be_padded=not transposed)
@@ -228,7 +240,3 @@ def _windows(operation: Operation, window: Shape, value: float, *, may_be_padded
 
 def _added(some: Sequence[int], more: Sequence[int]) -> tuple[int, ...]:
     return tuple(a + b for a, b in zip(some, more, strict=True))
-
-
-def _list(shape: Shape) -> str:
-    return f"[{', '.join(map(str, shape))}]"

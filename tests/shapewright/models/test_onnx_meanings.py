@@ -78,6 +78,9 @@ UNKNOWN: dict[str, tuple[Any, Any, int]] = {
     "minimum as of older sets": (node("Clip", min=0.0), {"x": (3, 4)}, 18),
     "per position": (node("BatchNormalization", "xwwww", spatial=0), {"x": (3, 4), "w": (4,)}, 8),
     "training": (node("BatchNormalization", "xwwww", training_mode=1), {"x": (3, 4), "w": (4,)}, 15),
+    "means of fewer elements apart": (
+        node("AveragePool", kernel_shape=[3, 3], dilations=[2, 2], pads=[1] * 4), {"x": (1, 1, 9, 9)}, 19
+    ),
     "reflected": (node("Pad", pads=[0, 1, 0, 1], mode="reflect"), {"x": (3, 4)}, 2),
 }  # fmt: skip
 

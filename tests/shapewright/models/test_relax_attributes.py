@@ -95,6 +95,7 @@ CASES: dict[str, Case] = {
     "max_pool2d layout": _pool(NN.max_pool2d, False, layout="NHWC"),
     "max_pool2d out_layout": _pool(NN.max_pool2d, False, out_layout="NHWC"),
     "avg_pool2d": _pool(NN.avg_pool2d, True, strides=(2, 2), dilation=(2, 2)),
+    "avg_pool2d dilation and padding": _pool(NN.avg_pool2d, False, padding=(1, 1), dilation=(2, 2)),
     "avg_pool2d padding": _pool(NN.avg_pool2d, True, padding=(1, 1)),
     "avg_pool2d count_include_pad": _pool(NN.avg_pool2d, True, padding=(1, 1), count_include_pad=True),
     "avg_pool2d ceil_mode": _pool(NN.avg_pool2d, True, strides=(2, 2), pool_size=(2, 2), ceil_mode=True),

@@ -66,7 +66,7 @@ LINE = 40.0
 """A vector of a row of tiles in one channel: its 16 elements are picked from four lines of the image."""
 INPUT, OUTPUT = 60.0, 50.0
 """A vector of tiles in one channel of the image, and of the output."""
-HALF_OUT = 1.0
+HALF_FROM_L3 = 1.0
 """The panels and sums of a block over L2 at which half of what is written of them comes back from L3. 16 to 64 channels
 of 55 x 55 on an Intel Xeon (family 6 model 207): blocks of 0.3, 0.6, 0.9, 1.2 and 1.9 of L2 take 369, 414, 440, 559 and
 673 us."""
@@ -257,6 +257,6 @@ def _transforms(task: SearchTask, own: Convolution, lines: int, extents: Extents
     cycles = own.channels * (of_rows * LINE + vectors * INPUT) + own.kernels * (vectors + of_rows) * OUTPUT
     # What is written of a block and read again: from L2, as above, as far as that holds it.
     size = 4 * POINTS * (own.channels + own.kernels) * tiles
-    outside = np.clip(size / blocks / hardware.l2_bytes - HALF_OUT + 0.5, 0.0, 1.0)
+    outside = np.clip(size / blocks / hardware.l2_bytes - HALF_FROM_L3 + 0.5, 0.0, 1.0)
     cycles = cycles + 2 * size * outside * max(1 / rates.l3_bytes - 1 / rates.l2_bytes, 0.0)
     return cycles / task.threads, vectors * lanes / np.maximum(tiles, 1)
