@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from shapewright.models.fast_paths import fast_paths
-from shapewright.models.scaled_sums import scaled_sums
+from shapewright.models.spelled import spelled
 
 
 def decomposed(program: Any) -> Any:
@@ -20,7 +20,7 @@ def decomposed(program: Any) -> Any:
 
 def fused() -> dict[Any, Callable[..., Any]]:
     """The decompositions of operators that do the work of several."""
-    return {**fast_paths(), **scaled_sums()}
+    return {**fast_paths(), **spelled()}
 
 
 def _composites() -> dict[Any, Callable[..., Any]]:

@@ -2,7 +2,8 @@
 
 Models have heads beside positions, [b, i, h, d], and transpose them for the product. Programs read them as they lie,
 and write the output so too, where the model transposes it back: then nothing is copied. Where several queries share a
-key, the program reads it at ``h // share``. The catalogue's operator stands for what is neither.
+key, the program reads it at ``h // share``. Elements of values are ``c`` where these are of another width than keys.
+The catalogue's operator stands for what is none of that.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass, replace
 from shapewright.models.draft import Draft, draft_of
 from shapewright.models.elementwise import shortest
 from shapewright.models.graph import ONE, CannotLift, Graph, Node, Operation
-from shapewright.models.heads import heads_in
+from shapewright.models.heads import ELEMENTS, heads_in
 from shapewright.models.lifted import Operand, View
 from shapewright.models.masks import plain_mask
 from shapewright.models.operands import behind
@@ -27,11 +28,11 @@ PROGRAM = (
     "top[b, h, i] = max(j) scores[b, h, i, j]\n"
     "e[b, h, i, j] = exp(scores[b, h, i, j] - top[b, h, i])\n"
     "z[b, h, i] = sum(j) e[b, h, i, j]\n"
-    "mixed[b, h, i, d] = sum(j) e[b, h, i, j] * {v}\n"
+    "mixed[b, h, i, {c}] = sum(j) e[b, h, i, j] * {v}\n"
     "out[{out}] = {result}"
 )
 """The catalogue's attention with other orders of axes, or with a mask."""
-QUOTIENT = "mixed[b, h, i, d] / z[b, h, i]"
+QUOTIENT = "mixed[b, h, i, {c}] / z[b, h, i]"
 RESULT = f"where(extent(j) > 0, {QUOTIENT}, 0.0)"
 """Rows are 0 where there is no column."""
 GUARDED = f"where(top[b, h, i] == -inf, 0.0, {QUOTIENT})"
@@ -56,19 +57,21 @@ def attention(operation: Operation) -> Draft:
     names = whole if ranks == {4} else [axes.replace("h", "") for axes in whole]
     if operation.node.attrs.get("transposed_keys"):
         names[1] = names[1].replace("jd", "dj")
+    if graph.shape(nodes[2].name)[-1] != graph.shape(nodes[0].name)[-1]:
+        names[2] = names[2].replace("d", "c")
     if ranks == {4}:
         nodes, names = _shared(graph, nodes, names)
     sizes = _sizes(graph, nodes, names)
-    share = _share(sizes)
-    if operation.shape != graph.shape(operation.tensor(0).name):
+    share, made = _share(sizes), names[0].replace("d", names[2][-1])
+    if operation.shape != (*graph.shape(operation.tensor(0).name)[:-1], sizes[made[-1]]):
         # A mask that hides nothing, and so is left out, may say how large the scores become.
         raise CannotLift("the mask's shape is not that of the scores")
     scale, mask = _scale(operation, sizes["d"]), plain_mask(graph, operation.input(3))
     seen = _seen(operation, sizes)
     laid = _laid_out(graph, nodes, names, share)
-    behind_it, out = _transposed_back(operation, names[0]) if len(names[0]) == 4 else ((), "bhid")
+    behind_it, out = _transposed_back(operation, made) if len(made) == 4 else ((), f"bhi{made[-1]}")
     operands = list({each.operand.tensor: each.operand for each in laid}.values())
-    view: View = tuple((names[0].index(axis),) if axis in names[0] else () for axis in out)
+    view: View = tuple((made.index(axis),) if axis in made else () for axis in out)
     is_plain = [each.axes for each in laid] == [*PLAIN.values()] and out == "bhid"
     if mask is None and is_plain and seen in ("", FROM_END):
         own = {} if scale is None else {"scale": scale}
@@ -80,7 +83,8 @@ def attention(operation: Operation) -> Draft:
         may_be_nan = mask is None or operation.node.attrs.get("nan_rows", False)
         text = PROGRAM.format(
             scores=_scores(scale, sizes["d"], seen, read, is_bool),
-            result=RESULT if may_be_nan else GUARDED,
+            result=(RESULT if may_be_nan else GUARDED).format(c=made[-1]),
+            c=made[-1],
             **{name: each.read for name, each in zip("qkv", laid, strict=True)},
             out=", ".join(out),
         )
@@ -133,7 +137,7 @@ def _sizes(graph: Graph, nodes: list[Node], names: list[str]) -> dict[str, DimEx
             if sizes.setdefault(axis, size) != size:
                 raise CannotLift(f"queries, keys and values differ: an axis is {sizes[axis]} here and {size} there")
     sizes.setdefault("h", DimExpr.of(1))
-    return {axis: sizes[axis] for axis in "bhijdg" if axis in sizes}
+    return {axis: sizes[axis] for axis in "bhijdcg" if axis in sizes}
 
 
 def _scale(operation: Operation, d: DimExpr) -> float | None:
@@ -207,7 +211,7 @@ def _laid(graph: Graph, name: str, node: Node, axes: str) -> tuple[Operand, str]
     """An operand before its transposes, if its rows still lie along d, and its axes in that order."""
     source, order = behind(graph, node)
     before = "".join(axes[order.index(axis)] for axis in range(len(axes)))
-    if source.op != "constant" and before[-1] == "d":
+    if source.op != "constant" and before[-1] in ELEMENTS:
         return Operand(name, source.name, each(len(axes))), before
     return _viewed(name, node, axes)
 
@@ -215,13 +219,14 @@ def _laid(graph: Graph, name: str, node: Node, axes: str) -> tuple[Operand, str]
 def _viewed(name: str, node: Node, axes: str) -> tuple[Operand, str]:
     """An operand as the catalogue has it."""
     wanted = PLAIN[name] if "g" not in axes else PLAIN[name].replace("h", "g")
+    wanted = wanted if "c" not in axes else wanted.replace("d", "c")
     view: View = tuple((axes.index(axis),) if axis in axes else () for axis in wanted)
     return Operand(name, node.name, view), wanted
 
 
 def _transposed_back(operation: Operation, axes: str) -> tuple[tuple[str, ...], str]:
-    """The nodes up to the one transpose that reads the output, of these axes, and those that it leaves; d must stay the
-    last."""
+    """The nodes up to the one transpose that reads the output, of these axes, and those that it leaves; the elements of
+    a head must stay the last."""
     passed: list[str] = []
     reader = operation.graph.only_reader(operation.node.name)
     while reader is not None and reader.op == "identity":

@@ -139,7 +139,9 @@ def _workload(draft: Draft, dtypes: Mapping[str, str]) -> Workload:
     dtype = next(iter(dtypes.values())) if len(set(dtypes.values())) == 1 else dict(dtypes)
     names = [stage.epilogue for stage in draft.stages]
     known = [name for name in names if name is not None]
-    is_known = draft.op is not None and not draft.before and len(known) == len(names)
+    # The catalogue's epilogues run over the last axis of a program, if it is none of the catalogue's operators.
+    has_its_channel = isinstance(draft.op, str) or draft.channel in ("", *draft.axes[-1:])
+    is_known = draft.op is not None and has_its_channel and not draft.before and len(known) == len(names)
     if is_known and len({*known} & {"bias", "add"}) == sum(name in ("bias", "add") for name in known):
         return _made(draft.op, tuple(draft.args.items()), _frozen(dtype), tuple(known))
     return _spelled(draft, dtype)

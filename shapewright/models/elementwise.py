@@ -27,7 +27,12 @@ _OWN: Mapping[str, str] = {
     "hardsigmoid": "min(max({0} / 6.0 + 0.5, 0.0), 1.0)",
     "hardswish": "{0} * min(max({0} / 6.0 + 0.5, 0.0), 1.0)",
     "softplus": "max({0}, 0.0) + log(1.0 + exp(-abs({0})))",
+    "log_sigmoid": "min({0}, 0.0) - log(1.0 + exp(-abs({0})))",
+    "mish": "{0} * tanh(max({0}, 0.0) + log(1.0 + exp(-abs({0}))))",
     "elu": "where({0} < 0, {slope} * (exp({0}) - 1.0), {0})",
+    "scaled_elu": "where({0} < 0, {slope} * (exp({inner} * {0}) - 1.0), {scale} * {0})",
+    "prelu": "where({0} < 0, {1} * {0}, {0})",
+    "threshold": "where({0} <= {limit}, {value}, {0})",
     "add": "{0} + {1}",
     "sub": "{0} - {1}",
     "mul": "{0} * {1}",
@@ -45,6 +50,8 @@ TEXT: Mapping[str, str] = {
     **_OWN,
 }
 """Expressions by operation; ``{0}`` and ``{1}`` are its inputs, the others its attributes."""
+ELEMENTWISE = frozenset({*TEXT, "batch_norm"})
+"""Operations that are one pass over elements: norms of inference are, with their constants computed before."""
 
 
 def text_of(op: str, inputs: Sequence[str | float], attrs: Mapping[str, Any], dtype: str) -> str:
@@ -75,7 +82,8 @@ def literal(value: float, dtype: str) -> str:
 COMMUTATIVE = frozenset({"add", "mul"})
 """Operations of two inputs whose order does not matter."""
 COSTLY = frozenset(TEXT) - {
-    *("relu", "neg", "square", "cube", "leaky_relu", "clamp", "abs", "round", "floor", "reciprocal", "sqrt", "rsqrt"),
+    *("relu", "neg", "square", "cube", "leaky_relu", "prelu", "threshold", "clamp", "abs", "round", "floor"),
+    *("reciprocal", "sqrt", "rsqrt"),
     *("add", "sub", "mul", "div", "multiply_add", "maximum", "minimum", "hardsigmoid", "hardswish"),
 }
 """Operations that compute for longer than memory takes to bring their inputs."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -26,7 +26,7 @@ def biased(operation: Operation, draft: Draft) -> Draft:
     if bias is None:
         return draft
     operand, dims = _read(operation.graph, draft, bias, operation.node)
-    return _with(draft, "add", ("{x}", operand), dims)
+    return _with(draft.with_operand(operand), "add", ("{x}", f"{{{operand.tensor}}}"), ((operand.tensor, dims),))
 
 
 def elementwise(operation: Operation) -> Draft:
@@ -38,6 +38,9 @@ def elementwise(operation: Operation) -> Draft:
     axes = tuple(f"a{number}" for number in range(len(view)))
     dims = tuple(shape[axis] for (axis,) in view)
     draft = Draft(None, {}, None, (), axes, dims, axes[-1], (node.name,), view)
+    if node.op == "batch_norm":
+        x, along = _read(graph, draft, operation.tensor(0), node, "x")
+        return _scaled(graph, draft.with_operand(x), node, (("x", along),))
     tensors = list(dict.fromkeys(node.sources))
     if node.op in COMMUTATIVE:
         tensors.sort(key=lambda name: graph.shape(name) != shape)
@@ -59,7 +62,8 @@ def extended(graph: Graph, draft: Draft, taken: Collection[str]) -> Draft | None
         if reader is None or reader.name in taken:
             return None
         if reader.op == "batch_norm" and reader.inputs[0] == passed.node:
-            return _normalized(graph, passed, reader)
+            normalized = _normalized(graph, passed, reader)
+            return replace(normalized, nodes=(*normalized.nodes, reader.name))
         if graph.shape(reader.name) != graph.shape(passed.node):
             return None
         dtype = graph[passed.node].dtype
@@ -159,43 +163,38 @@ def _is_in_order(view: View) -> bool:
 
 
 def _appended(graph: Graph, draft: Draft, node: Node) -> Draft:
-    """One elementwise node behind the draft, whose value it reads, and no more than one other tensor."""
-    others = [name for name in dict.fromkeys(node.sources) if name != draft.node]
-    if len(others) > 1:
-        raise CannotLift(f"{node.op} reads {len(others)} other tensors")
-    operand: Operand | None = None
-    dims: tuple[int, ...] = ()
-    if others:
-        operand, dims = _read(graph, draft, graph[others[0]], node)
+    """One elementwise node behind the draft, whose value it reads."""
+    names: dict[Input, str] = {draft.node: "{x}"}
+    reads: Reads = ()
+    for name in dict.fromkeys(each for each in node.sources if each != draft.node):
+        operand, dims = _read(graph, draft, graph[name], node)
         if not operand.constant and not _is_in_order(operand.view):
-            raise CannotLift(f"{others[0]} would have to be transposed")
-    inputs = [
-        "{x}" if each == draft.node else (operand if isinstance(each, str) and operand else _number(each))
-        for each in _in_order(node, draft.node)
-    ]
-    longer = _with(draft, node.op, tuple(inputs), dims, node.attrs, node.dtype)
+            raise CannotLift(f"{name} would have to be transposed")
+        draft = draft.with_operand(operand)
+        names[name], reads = f"{{{operand.tensor}}}", (*reads, (operand.tensor, dims))
+    inputs = tuple(names.get(each) or _number(each) for each in _in_order(node, draft.node))
+    longer = _with(draft, node.op, inputs, reads, node.attrs, node.dtype)
     return replace(longer, nodes=(*longer.nodes, node.name))
 
 
 def _with(
     draft: Draft,
     op: str,
-    inputs: tuple[str | float | Operand, ...],
-    dims: tuple[int, ...],
+    inputs: tuple[str | float, ...],
+    reads: Reads,
     attrs: Mapping[str, Any] | None = None,
     dtype: str = "",
 ) -> Draft:
-    """A stage of ``op``; the operand among ``inputs`` is read along ``dims``."""
-    operand = next((each for each in inputs if isinstance(each, Operand)), None)
-    texts = [f"{{{each.tensor}}}" if isinstance(each, Operand) else each for each in inputs]
-    # The catalogue's epilogues read tensors along axes, and a single number has none.
-    is_whole = bool(draft.axes) and dims == tuple(range(len(draft.axes)))
-    is_channel = [draft.axes[dim] for dim in dims] == [draft.channel]
-    stands_alone = operand is None and op != "add"
-    epilogue = epilogue_of(op, is_whole, is_channel) if operand or stands_alone else None
-    reads = ((operand.tensor, dims),) if operand else ()
-    draft = draft.with_operand(operand) if operand else draft
-    return replace(draft, stages=(*draft.stages, Fused(op, text_of(op, texts, attrs or {}, dtype), reads, epilogue)))
+    """A stage of ``op``; ``inputs``: ``{x}``, numbers, and the tensors of ``reads``, operands of the draft."""
+    epilogue = None
+    if len(reads) == 1:
+        ((_, dims),) = reads
+        # The catalogue's epilogues read tensors along axes, and a single number has none.
+        is_whole = bool(draft.axes) and dims == tuple(range(len(draft.axes)))
+        epilogue = epilogue_of(op, is_whole, [draft.axes[dim] for dim in dims] == [draft.channel])
+    elif not reads and op != "add":
+        epilogue = epilogue_of(op, False, False)
+    return replace(draft, stages=(*draft.stages, Fused(op, text_of(op, inputs, attrs or {}, dtype), reads, epilogue)))
 
 
 def _in_order(node: Node, first: str) -> tuple[Input, ...]:
@@ -237,33 +236,71 @@ def _number(value: Input) -> float:
 
 # -- batch normalisation --------------------------------------------------------------------------------------------
 def _normalized(graph: Graph, draft: Draft, node: Node) -> Draft:
-    """The draft with the constants of an inference normalisation folded into a convolution's weight and bias."""
+    """The draft with a normalisation of inference: folded into the convolution before it, or else as a stage."""
+    try:
+        return _folded(graph, draft, node)
+    except CannotLift:
+        return _scaled(graph, draft, node)
+
+
+def _statistics(graph: Graph, node: Node, dtype: str) -> tuple[str | None, ...]:
+    """Gamma, beta, mean and variance of a normalisation, where there are such."""
     constants = [None if each is None else behind(graph, graph.source(each))[0] for each in node.inputs[1:]]
     if not all(each is None or each.op == "constant" for each in constants):
         raise CannotLift("its statistics are new at every call")
-    names = tuple(None if each is None else each.name for each in constants)
+    if any(each is not None and each.dtype != dtype for each in constants):
+        raise CannotLift("its statistics are of another dtype than what it reads")
+    return tuple(None if each is None else each.name for each in constants)
+
+
+def _scaled(graph: Graph, draft: Draft, node: Node, reads: Reads = ()) -> Draft:
+    """The draft with a stage that multiplies each channel, and adds to it. ``reads``: of the first stage its input's.
+
+    Halves are left: their value before the norm is rounded, and so would the two constants be.
+    """
+    shape, names, eps = graph.shape(node.name), _statistics(graph, node, node.dtype), float(node.attrs["eps"])
+    if node.dtype not in ("float32", "float64"):
+        raise CannotLift(f"a norm of {node.dtype}")
+    found = broadcast((shape[1], *[ONE] * (len(shape) - 2)), shape, draft.view)
+    if found is None or len(found[1]) != 1:
+        raise CannotLift("the channels of the norm are no axis of the program")
+    texts = []
+    for tensor, kind in (("scale", "scale"), ("shift", "bias")):
+        own = Operand(draft.fresh(tensor), _mean(names), ((0,),), True, Fold(kind, (None, *names), eps))
+        draft, reads = draft.with_operand(own), (*reads, (own.tensor, found[1]))
+        texts.append(f"{{{own.tensor}}}")
+    text = text_of("multiply_add", ("{x}", *texts), {}, node.dtype)
+    return replace(draft, stages=(*draft.stages, Fused("batch_norm", text, reads)))
+
+
+def _folded(graph: Graph, draft: Draft, node: Node) -> Draft:
+    """The draft with a normalisation folded into the weight and the bias of the convolution right before it."""
     weight = next((each for each in draft.operands if each.tensor == "weight"), None)
     biases = [stage.reads[0][0] for stage in draft.stages if stage.epilogue == "bias"]
     if weight is None or not weight.constant or weight.fold or len(biases) != len(draft.stages) or len(biases) > 1:
         raise CannotLift("there is no convolution right before it")
+    names = _statistics(graph, node, graph[weight.node].dtype)
     if not _runs_over_channels(graph, draft):
         raise CannotLift("it runs over another axis than the channels of the convolution before it")
     old = next((each for each in draft.operands if each.tensor in biases), None)
     if old is not None and (not old.constant or old.fold or len(graph.shape(old.node)) != 1):
         raise CannotLift("the bias before it is cast, no vector, or new at every call")
-    if any(each is not None and each.dtype != graph[weight.node].dtype for each in constants):
-        raise CannotLift("its statistics are of another dtype than the weight before it")
     eps = float(node.attrs["eps"])
     axis = _output_channel(draft, weight)
     weight = replace(weight, fold=Fold("weight", (weight.node, *names), eps, axis))
-    channels = names[2]
-    assert channels is not None
     fold = Fold("bias", (old.node if old else None, *names), eps)
-    bias = Operand(old.tensor if old else "bias", channels, ((0,),), True, fold)
-    draft = draft.with_operand(weight)
+    bias = Operand(old.tensor if old else "bias", _mean(names), ((0,),), True, fold)
+    draft = draft.with_operand(weight).with_operand(bias)
     if old is None:
-        draft = _with(draft, "add", ("{x}", bias), (draft.axes.index(draft.channel),))
-    return replace(draft.with_operand(bias), nodes=(*draft.nodes, node.name))
+        draft = _with(draft, "add", ("{x}", "{bias}"), (("bias", (draft.axes.index(draft.channel),)),))
+    return draft
+
+
+def _mean(names: Sequence[str | None]) -> str:
+    """A constant that has one number for each channel."""
+    mean = names[2]
+    assert mean is not None
+    return mean
 
 
 def _runs_over_channels(graph: Graph, draft: Draft) -> bool:

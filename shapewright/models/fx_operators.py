@@ -11,7 +11,7 @@ from typing import Any
 
 from shapewright.models.fx_calls import Call, constant_numbers
 from shapewright.models.graph import CannotLift
-from shapewright.models.translated import Translated, clamped, number, power
+from shapewright.models.translated import Translated, clamped, number, power, scaled_elu
 from shapewright.models.windows import means, round_up
 
 Translation = Callable[[Call], Translated]
@@ -62,10 +62,13 @@ def _batch_norm(call: Call) -> Translated:
     return Translated("batch_norm", tuple(map(call.tensor, names)), {"eps": call.arg("eps")})
 
 
-def _softmax(call: Call) -> Translated:
-    if call.arg("half_to_float"):
-        raise CannotLift("it changes the dtype")
-    return Translated("softmax", (call.tensor("self"),), {"axis": call.arg("dim")})
+def _softmax(op: str) -> Translation:
+    def translate(call: Call) -> Translated:
+        if call.arg("half_to_float"):
+            raise CannotLift("it changes the dtype")
+        return Translated(op, (call.tensor("self"),), {"axis": call.arg("dim")})
+
+    return translate
 
 
 def _safe_softmax(call: Call) -> Translated:
@@ -186,9 +189,27 @@ def _leaky_relu(call: Call) -> Translated:
 
 
 def _elu(call: Call) -> Translated:
-    if call.arg("scale") != 1 or call.arg("input_scale") != 1:
-        raise CannotLift("its scales are not 1")
-    return Translated("elu", (call.tensor("self"),), {"slope": number(call.arg("alpha"))})
+    alpha, scale, inner = (number(call.arg(name)) for name in ("alpha", "scale", "input_scale"))
+    return scaled_elu(call.tensor("self"), alpha * scale, scale, inner)
+
+
+def _celu(call: Call) -> Translated:
+    alpha = number(call.arg("alpha"))
+    if alpha <= 0:
+        raise CannotLift("its alpha is not positive")
+    return scaled_elu(call.tensor("self"), alpha, 1.0, 1.0 / alpha)
+
+
+def _softplus(call: Call) -> Translated:
+    """A line from ``threshold`` on: beyond 17, where float32 knows no other."""
+    if call.arg("beta") != 1 or number(call.arg("threshold")) < 17 or call.dtype == "float64":
+        raise CannotLift("its beta is not 1, or it is a line where it need not be one")
+    return Translated("softplus", (call.tensor("self"),))
+
+
+def _threshold(call: Call) -> Translated:
+    attrs = {"limit": number(call.arg("threshold")), "value": number(call.arg("value"))}
+    return Translated("threshold", (call.tensor("self"),), attrs)
 
 
 def _range(call: Call) -> Translated:
@@ -304,7 +325,7 @@ TRANSLATIONS: Mapping[str, Translation] = {
     "aten.native_layer_norm.default": _layer_norm,
     "aten._fused_rms_norm.default": _rms_norm,
     "aten._native_batch_norm_legit_no_training.default": _batch_norm,
-    "aten._softmax.default": _softmax,
+    **{f"aten._{op}.default": _softmax(op) for op in ("softmax", "log_softmax")},
     "aten._safe_softmax.default": _safe_softmax,
     **ATTENTION,
     **{f"aten.{kind}.default": _reduce(kind, over_all=True) for kind in ("sum", "mean")},
@@ -329,6 +350,12 @@ TRANSLATIONS: Mapping[str, Translation] = {
     "aten.hardtanh.default": _clamp("min_val", "max_val"),
     "aten.leaky_relu.default": _leaky_relu,
     "aten.elu.default": _elu,
+    "aten.celu.default": _celu,
+    "aten.mish.default": _elementwise("mish", "self"),
+    "aten.softplus.default": _softplus,
+    "aten.log_sigmoid_forward.default": _elementwise("log_sigmoid", "self"),
+    "aten._prelu_kernel.default": _elementwise("prelu", "self", "weight"),
+    "aten.threshold.default": _threshold,
     "aten.where.self": _where,
     **{f"aten.arange.{each}": _range for each in ("default", "start", "start_step")},
     **{f"aten.{op}.default": _full(1) for op in ("ones", "ones_like", "new_ones")},

@@ -24,7 +24,8 @@ A node has a neutral name of its operation. Tensors come as names of other nodes
     layer_norm x [gamma] [beta] {rank, eps}           over the last ``rank`` axes
     rms_norm x [gamma] {rank, eps}
     batch_norm x gamma beta mean var {eps}            of inference, axis 1 has the channels
-    softmax x {axis}                                  ``safe``: rows of -inf give 0, in place of NaN
+    instance_norm x gamma beta {eps}                  of each channel of each image, axes from 2 on
+    softmax, log_softmax x {axis}                     ``safe``: rows of -inf give 0, in place of NaN
     attention q k v [mask] {causal, scale}            [b, h, i, d], [b, h, j, d], [b, h, j, d]; scale None is 1/sqrt(d);
                                                       causal hides j > i; see ``shapewright.models.attention``
     max_pool, avg_pool x {window, stride, pad, dilation: tuples}

@@ -14,7 +14,9 @@ from shapewright.models.parts import Index, Placed, places
 from shapewright.models.views import product
 from tuner.program.language.dims import DimExpr
 
-OF_HEADS = "hgd"
+ELEMENTS = "dc"
+"""Axes of the elements of a head: of queries and keys, and of values that are of another width."""
+OF_HEADS = f"hg{ELEMENTS}"
 """Axes that may lie side by side: heads of queries, those of keys that several share, elements of a head."""
 
 
@@ -31,9 +33,11 @@ class Heads:
 
 
 def heads_in(graph: Graph, value: Node, axes: str, share: str = "h", *, of_parts: bool = True) -> Heads | None:
-    """The wider tensor that a value of ``axes`` is a part of, each a letter, ``d`` the last one in memory; None where
-    there is none, or its elements lie otherwise. ``share``: what stands for the axis ``g`` in a program; ``of_parts``:
-    as of ``places``."""
+    """The wider tensor that a value of ``axes`` is a part of, each a letter, one of ELEMENTS the last one in memory.
+
+    None where there is none, or its elements lie otherwise. ``share``: what stands for the axis ``g`` in a program;
+    ``of_parts``: as of ``places``.
+    """
     for place in places(graph, value, of_parts=of_parts):
         found = None if place.node.op == "constant" else _heads(graph, place, value, axes, share)
         if found is not None:
@@ -42,7 +46,8 @@ def heads_in(graph: Graph, value: Node, axes: str, share: str = "h", *, of_parts
 
 
 def _heads(graph: Graph, place: Placed, value: Node, axes: str, share: str) -> Heads | None:
-    dims, last = graph.shape(place.node.name), axes.index("d")
+    dims = graph.shape(place.node.name)
+    (last,) = (axis for axis, letter in enumerate(axes) if letter in ELEMENTS)
     size = graph.shape(value.name)[last].constant
     own = {axis for axis, letter in enumerate(axes) if letter in OF_HEADS}
     first = len(dims)
@@ -59,9 +64,9 @@ def _heads(graph: Graph, place: Placed, value: Node, axes: str, share: str) -> H
     read = [_text(each, names) for each in outer]
     view = (*((axis,) for axis in range(first)), tuple(range(first, len(dims))))
     if width == size:
-        return Heads(place.node, view, 0, (*dims[:first], DimExpr.of(size)), (*read, "d"))
+        return Heads(place.node, view, 0, (*dims[:first], DimExpr.of(size)), (*read, axes[last]))
     shape = (*dims[:first], DimExpr.of(width // size), DimExpr.of(size))
-    return Heads(place.node, view, size, shape, (*read, _text(head, names), "d"))
+    return Heads(place.node, view, size, shape, (*read, _text(head, names), axes[last]))
 
 
 def _flat(dims: Shape, indices: tuple[Index, ...]) -> Index:

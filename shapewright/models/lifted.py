@@ -25,9 +25,9 @@ class Fold:
 
     ``cast``: the only one of ``nodes`` in ``dtype``. ``dequantised``: (w - zero) * scale, along ``axis`` of w where
     these are several, in ``dtype``; ``nodes`` of w, scale, and zero or None. ``sums``: of w along all axes but
-    ``axis``, in ``dtype``. ``weight``: w * scale, ``scale`` = gamma / sqrt(var + eps) along
-    axis ``axis`` of w; ``bias``: (bias - mean) * scale + beta. ``nodes`` of these: w or bias, gamma, beta, mean, var;
-    None where there is none.
+    ``axis``, in ``dtype``. ``scale``: gamma / sqrt(var + eps); ``weight``: w * scale along axis ``axis`` of w;
+    ``bias``: (bias - mean) * scale + beta. ``nodes`` of these: w or bias, gamma, beta, mean, var; None where there is
+    none.
     """
 
     kind: str
@@ -48,6 +48,8 @@ class Fold:
             return self._dequantised(*given)
         base, gamma, beta, mean, var = given
         scale = (1.0 if gamma is None else gamma) * (var + self.eps) ** -0.5
+        if self.kind == "scale":
+            return scale
         if self.kind == "bias":
             return ((0.0 if base is None else base) - mean) * scale + (0.0 if beta is None else beta)
         return base * self._along(scale, base)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from shapewright.models import attention, contractions, rotary, rows, windows
 from shapewright.models.defects import defect
 from shapewright.models.draft import Draft, lifted, reasons, rules_of
-from shapewright.models.elementwise import COSTLY, TEXT
+from shapewright.models.elementwise import COSTLY, ELEMENTWISE
 from shapewright.models.fusing import biased, elementwise, extended, preceded
 from shapewright.models.graph import OUTPUT, VIEWS, CannotLift, Graph, Node, Operation
 from shapewright.models.lifted import Left, LiftedOp, Lifting
@@ -28,7 +28,9 @@ OPERATORS: Mapping[str, Callable[[Operation], Draft]] = {
     "conv": windows.conv,
     "layer_norm": rows.layer_norm,
     "rms_norm": rows.rms_norm,
+    "instance_norm": rows.instance_norm,
     "softmax": rows.softmax,
+    "log_softmax": rows.softmax,
     "reduce": rows.reduce,
     "max_pool": windows.pool,
     "avg_pool": windows.pool,
@@ -36,10 +38,12 @@ OPERATORS: Mapping[str, Callable[[Operation], Draft]] = {
     "rotary": rotary.rotary,
 }
 """Functions that make a program of a node, by neutral name; they raise CannotLift or InvalidInput with the reason."""
-ROWS = frozenset({"layer_norm", "rms_norm", "softmax", "reduce"})
+ROWS = frozenset({"layer_norm", "rms_norm", "instance_norm", "softmax", "log_softmax", "reduce"})
 """Operators whose rule computes elementwise stages as it reads rows."""
 BIASED = frozenset({"linear", "matmul", "conv"})
 """Operators whose third input is added."""
+IN_CHAINS = VIEWS | {"cat", "part"}
+"""What calls of libraries that follow one another may have between them (``shapewright.torch.chains``)."""
 QUIET = VIEWS | {"input", "constant", "scalar", "part", "full", "dequantised"}
 """Nodes that compute nothing."""
 TYPICAL = 64
@@ -73,7 +77,7 @@ def lift_graph(graph: Graph, target: Target | None = None) -> Lifting:
     order = {name: place for place, name in enumerate(graph.nodes)}
     work = _Work(graph, target or native(), {}, {}, set())
     # Elementwise nodes are offered to operators first; what two operators could take goes to the larger one.
-    operators = (node for node in graph if node.op not in QUIET and node.op not in TEXT)
+    operators = (node for node in graph if node.op not in QUIET and node.op not in ELEMENTWISE)
     begun = [each for node in operators if (each := work.begun(node))]
     begun.sort(key=lambda each: (-each.work, order[each.draft.node]))
     grown = [longer for each in begun if (longer := work.grown(each))]
@@ -83,7 +87,7 @@ def lift_graph(graph: Graph, target: Target | None = None) -> Lifting:
             work.grown(each, preceded)
     work.note_between()
     for node in graph:
-        if node.op in TEXT and node.name not in work.taken and (own := work.begun(node)):
+        if node.op in ELEMENTWISE and node.name not in work.taken and (own := work.begun(node)):
             work.grown(own)
     # What is reported reads what was lifted, not what might have been.
     work.between.clear()
@@ -132,28 +136,35 @@ class _Work:
             return is_single
         return is_single or not self.graph.readers(node.name) or constant_behind(self.graph, node) is not None
 
-    def _is_taken(self, node: Node) -> bool:
-        """Whether nobody but operations, or what stands between them, reads a value, through views or not."""
+    def _is_taken(self, node: Node, through: Collection[str] = VIEWS) -> bool:
+        """Whether nobody but operations, or what stands between them, reads a value, ``through`` what it goes."""
         readers = self.graph.readers(node.name) - self.taken.keys() - self.between
-        views = [self.graph[each] for each in readers if each != OUTPUT and self.graph[each].op in VIEWS]
-        return len(views) == len(readers) and all(map(self._is_taken, views))
+        passed = [self.graph[each] for each in readers if each != OUTPUT and self.graph[each].op in through]
+        return len(passed) == len(readers) and all(self._is_taken(each, through) for each in passed)
 
     def note_between(self) -> None:
-        """Find the elementwise nodes that read values of operations or of one another alone, and whose own nobody else
-        reads: on CPUs, calls that follow one another are made without PyTorch between them."""
+        """Find the elementwise nodes that read constants, and values of operations or of one another alone, and whose
+        own nobody else reads: on CPUs, calls that follow one another are made without PyTorch between them."""
         if self.target.gpu is not None:
             return
-        self.between.update(node.name for node in self.graph if node.op in TEXT and node.name not in self.taken)
+        self.between.update(node.name for node in self.graph if node.op in ELEMENTWISE and node.name not in self.taken)
         while gone := {name for name in self.between if not self._is_between(self.graph[name])}:
             self.between.difference_update(gone)
 
     def _is_between(self, node: Node) -> bool:
-        return self._is_taken(node) and all(map(self._is_of_operations, node.sources))
+        read = [name for name in node.sources if not self._is_constant(name)]
+        return self._is_taken(node, IN_CHAINS) and bool(read) and all(map(self._is_of_operations, read))
 
-    def _is_of_operations(self, name: str) -> bool:
+    def _is_constant(self, name: str) -> bool:
         while self.graph[name].op in VIEWS:
             name = self.graph[name].sources[0]
-        return name in self.taken or name in self.between
+        return self.graph[name].op == "constant"
+
+    def _is_of_operations(self, name: str) -> bool:
+        if name in self.taken or name in self.between:
+            return True
+        node = self.graph[name]
+        return node.op in IN_CHAINS and all(map(self._is_of_operations, node.sources))
 
     def grown(self, begun: _Begun, longer_of: Longer = extended) -> _Begun | None:
         """Take an operator with what can be fused behind it, or in front of it."""
@@ -204,7 +215,7 @@ def _reason(error: CannotLift | InvalidInput) -> str:
 
 def _draft(operation: Operation) -> Draft:
     node = operation.node
-    if node.op in TEXT:
+    if node.op in ELEMENTWISE:
         return elementwise(operation)
     if node.op not in OPERATORS:
         raise CannotLift(node.reason or f"{node.op} on its own is not lifted")

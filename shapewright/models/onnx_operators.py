@@ -6,17 +6,17 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from shapewright.models.graph import ONE, CannotLift, Shape
-from shapewright.models.onnx_rows import attention, batch_norm, norm, reduce, softmax
+from shapewright.models.onnx_rows import attention, batch_norm, instance_norm, norm, reduce, softmax
 from shapewright.models.onnx_schemas import Call, Result, axis_of
 from shapewright.models.onnx_values import broadcast_shapes, dims_of, reshaped
 from shapewright.models.onnx_windows import conv, conv_transpose, global_mean, pad, pool
-from shapewright.models.translated import Translated, clamped, number, power
+from shapewright.models.translated import Translated, clamped, number, power, scaled_elu
 from shapewright.models.views import product
 from tuner.program.language.dims import DimExpr
 
 ELEMENTWISE_NAMES: Mapping[str, str] = {
     **{name: name.lower() for name in ("Relu", "Sigmoid", "Tanh", "Erf", "Exp", "Log", "Sqrt", "Abs", "Neg", "Sin")},
-    **{name: name.lower() for name in ("Cos", "Floor", "Round", "Reciprocal", "HardSwish", "Softplus")},
+    **{name: name.lower() for name in ("Cos", "Floor", "Round", "Reciprocal", "HardSwish", "Softplus", "Mish")},
 }
 """The neutral operations of one tensor, by ONNX name."""
 BINARY_NAMES: Mapping[str, str] = {
@@ -103,6 +103,32 @@ def _gelu(call: Call) -> Result:
 
 def _sloped(op: str) -> Callable[[Call], Result]:
     return lambda call: (Translated(op, call.tensors(1), {"slope": number(call.attr("alpha"))}), call.shape(0))
+
+
+def _selu(call: Call) -> Result:
+    alpha, gamma = number(call.attr("alpha")), number(call.attr("gamma"))
+    (x,) = call.tensors(1)
+    return scaled_elu(x, alpha * gamma, gamma, 1.0), call.shape(0)
+
+
+def _celu(call: Call) -> Result:
+    alpha = number(call.attr("alpha"))
+    if alpha <= 0:
+        raise CannotLift("its alpha is not positive")
+    (x,) = call.tensors(1)
+    return scaled_elu(x, alpha, 1.0, 1.0 / alpha), call.shape(0)
+
+
+def _prelu(call: Call) -> Result:
+    x, slope = call.shape(0), call.shape(1)
+    if broadcast_shapes([x, slope]) != x or (call.version < 7 and len(slope) != len(x)):
+        raise CannotLift("its slopes are not broadcast to what they are of")
+    return Translated("prelu", (call.operand(0), call.operand(1))), x
+
+
+def _thresholded(call: Call) -> Result:
+    attrs = {"limit": number(call.attr("alpha")), "value": 0.0}
+    return Translated("threshold", call.tensors(1), attrs), call.shape(0)
 
 
 def _hard_sigmoid(call: Call) -> Result:
@@ -238,12 +264,17 @@ TRANSLATIONS: Mapping[str, Callable[[Call], Result]] = {
     "LayerNormalization": norm("layer_norm", 3),
     **dict.fromkeys(("RMSNormalization", "SimplifiedLayerNormalization"), norm("rms_norm", 2)),
     "BatchNormalization": batch_norm,
-    "Softmax": softmax,
+    "InstanceNormalization": instance_norm,
+    **{name: softmax(op) for name, op in (("Softmax", "softmax"), ("LogSoftmax", "log_softmax"))},
     "Attention": attention,
     **dict.fromkeys(("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin"), reduce),
     "Gelu": _gelu,
     "LeakyRelu": _sloped("leaky_relu"),
     "Elu": _sloped("elu"),
+    "Selu": _selu,
+    "Celu": _celu,
+    "PRelu": _prelu,
+    "ThresholdedRelu": _thresholded,
     "HardSigmoid": _hard_sigmoid,
     "Pad": pad,
     "Clip": _clip,

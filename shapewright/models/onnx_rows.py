@@ -39,12 +39,24 @@ def batch_norm(call: Call) -> Result:
     return Translated("batch_norm", call.tensors(5), {"eps": call.attr("epsilon")}), call.shape(0)
 
 
-def softmax(call: Call) -> Result:
+def instance_norm(call: Call) -> Result:
     x = call.shape(0)
-    axis = axis_of(call.attr("axis"), len(x))
-    if call.version < 13 and axis != len(x) - 1:
-        raise CannotLift("it is over several axes, as before operator set 13")
-    return Translated("softmax", call.tensors(1), {"axis": axis}), x
+    if len(x) < 3:
+        raise CannotLift(f"a norm of images of {len(x)} axes")
+    for attribute in ("consumed_inputs",) if call.version < 6 else ():
+        call.attr(attribute)  # of an optimization of old
+    return Translated("instance_norm", call.tensors(3), {"eps": call.attr("epsilon")}), x
+
+
+def softmax(op: str) -> Callable[[Call], Result]:
+    def translate(call: Call) -> Result:
+        x = call.shape(0)
+        axis = axis_of(call.attr("axis"), len(x))
+        if call.version < 13 and axis != len(x) - 1:
+            raise CannotLift("it is over several axes, as before operator set 13")
+        return Translated(op, call.tensors(1), {"axis": axis}), x
+
+    return translate
 
 
 def attention(call: Call) -> Result:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from shapewright.models.draft import Draft, draft_of
 from shapewright.models.elementwise import shortest
-from shapewright.models.graph import CannotLift, Operation, Shape
+from shapewright.models.graph import ONE, CannotLift, Operation, Shape
 from shapewright.models.lifted import Operand, View
 from shapewright.models.operands import operand
 from shapewright.models.views import product
@@ -12,17 +12,26 @@ from tuner.program.catalogue import OPS
 from tuner.program.job.build import ProgramOp
 
 PLAIN_NORM = (
-    "total[m] = sum(n) x[m, n]\n"
-    "centred[m, n] = x[m, n] - total[m] / extent(n)\n"
-    "square[m] = sum(n) centred[m, n] * centred[m, n]\n"
-    "out[m, n] = centred[m, n] * rsqrt(square[m] / extent(n) + {eps!r})"
+    "total[{m}] = sum({n}) x[{m}, {n}]\n"
+    "centred[{m}, {n}] = x[{m}, {n}] - total[{m}] / {size}\n"
+    "square[{m}] = sum({n}) centred[{m}, {n}] * centred[{m}, {n}]\n"
+    "out[{m}, {n}] = centred[{m}, {n}] * rsqrt(square[{m}] / {size} + {eps!r})"
 )
-PLAIN_RMS = "square[m] = sum(n) x[m, n] * x[m, n]\nout[m, n] = x[m, n] * rsqrt(square[m] / extent(n) + {eps!r})"
+PLAIN_RMS = (
+    "square[{m}] = sum({n}) x[{m}, {n}] * x[{m}, {n}]\n"
+    "out[{m}, {n}] = x[{m}, {n}] * rsqrt(square[{m}] / {size} + {eps!r})"
+)
 SAFE_SOFTMAX = (
     "top[m] = max(n) x[m, n]\n"
     "e[m, n] = exp(x[m, n] - top[m])\n"
     "z[m] = sum(n) e[m, n]\n"
     "out[m, n] = where(top[m] == -inf, 0.0, e[m, n] / z[m])"
+)
+LOG_SOFTMAX = (
+    "top[m] = max(n) x[m, n]\n"
+    "e[m, n] = exp(x[m, n] - top[m])\n"
+    "z[m] = sum(n) e[m, n]\n"
+    "out[m, n] = x[m, n] - top[m] - log(z[m])"
 )
 REDUCERS = {"sum": "sum", "mean": "sum", "max": "max", "min": "min"}
 
@@ -41,27 +50,60 @@ def _norm(operation: Operation, op: str, plain: str, names: tuple[str, ...]) -> 
     rank, eps = int(operation.attr("rank")), float(operation.attr("eps"))
     # Who spells a norm out may have rounded it to float32.
     eps = eps if operation.node.dtype == "float64" else shortest(eps)
-    x, view, (m, n) = _rows(operation, rank)
     given = {name: node for place, name in enumerate(names, 1) if (node := operation.input(place)) is not None}
+    if rank > 1 and not given:
+        return _norm_of_groups(operation, rank, plain, eps)
+    x, view, (m, n) = _rows(operation, rank)
     vectors = [operand(operation.graph, name, node, (n,)) for name, node in given.items()]
     args = {"m": m, "n": n}
     if len(given) == len(names):
         return draft_of(op, {**args, "eps": eps}, (x, *vectors), operation, view)
-    text = plain.format(eps=eps)
+    text = plain.format(eps=eps, m="m", n="n", size="extent(n)")
     text += " * gamma[n]" if "gamma" in given else ""
     text += " + beta[n]" if "beta" in given else ""
     return draft_of(ProgramOp(text), args, (x, *vectors), operation, view)
 
 
+def _norm_of_groups(operation: Operation, rank: int, plain: str, eps: float) -> Draft:
+    """Rows of several axes, whose last outer and first inner ones are their own: what comes behind a norm of groups
+    runs over these."""
+    x, shape = operation.tensor(0), operation.shape
+    first, last = len(shape) - rank, len(shape)
+    if first < 0:
+        raise CannotLift(f"it is over {rank} axes of {last}")
+    groups = {
+        "a": range(max(first - 1, 0)), "b": range(max(first - 1, 0), first), "c": range(first, first + 1),
+        "d": range(first + 1, last),
+    }  # fmt: skip
+    view = tuple(tuple(axes) for axes in groups.values() if axes)
+    sizes = {name: product([shape[axis] for axis in axes]) for name, axes in groups.items() if axes}
+    m, n = (", ".join(name for name in names if name in sizes) for names in ("ab", "cd"))
+    text = plain.format(eps=eps, m=m, n=n, size="(extent(c) * extent(d))")
+    text = text if m else text.replace("[, ", "[")
+    return draft_of(ProgramOp(text), sizes, (Operand("x", x.name, view),), operation, view)
+
+
+def instance_norm(operation: Operation) -> Draft:
+    """A norm of each channel of each image, [b, c, ...], times a number of the channel, and more of another one."""
+    graph, x, shape = operation.graph, operation.tensor(0), operation.shape
+    sizes = {"b": shape[0], "c": shape[1], "n": product(shape[2:])}
+    view = ((0,), (1,), tuple(range(2, len(shape))))
+    vectors = [operand(graph, name, operation.tensor(at), (shape[1],)) for at, name in enumerate(("gamma", "beta"), 1)]
+    text = PLAIN_NORM.format(eps=float(operation.attr("eps")), m="b, c", n="n", size="extent(n)")
+    text += " * gamma[c] + beta[c]"
+    return draft_of(ProgramOp(text), sizes, (Operand("x", x.name, view), *vectors), operation, view)
+
+
 def softmax(operation: Operation) -> Draft:
-    """A softmax over the last axis. ``safe``: a row of nothing but -inf gives 0, in place of NaN."""
+    """A softmax over the last axis, or its logarithm. ``safe``: a row of nothing but -inf gives 0, in place of NaN."""
     rank = len(operation.shape)
     if not rank:
         raise CannotLift("a softmax of a single number")
     if int(operation.attr("axis")) % rank != rank - 1:
         raise CannotLift("it is over another axis than the last one")
     x, view, (m, n) = _rows(operation, 1)
-    op = ProgramOp(SAFE_SOFTMAX) if operation.node.attrs.get("safe") else "softmax"
+    text = LOG_SOFTMAX if operation.node.op == "log_softmax" else SAFE_SOFTMAX
+    op = "softmax" if text == SAFE_SOFTMAX and not operation.node.attrs.get("safe") else ProgramOp(text)
     return draft_of(op, {"m": m, "n": n}, (x,), operation, view)
 
 
@@ -90,6 +132,9 @@ def reduce(operation: Operation) -> Draft:
         raise CannotLift("the axes that it is over are not neighbours")
     first, last = axes[0], axes[-1] + 1
     groups = {"m": tuple(range(first)), "n": tuple(axes), "p": tuple(range(last, len(shape)))}
+    if groups["p"] and product([shape[axis] for axis in groups["p"]]) == ONE:
+        # Channels of [b, c, 1, 1] are the rows' own elements, as those of [b, c] are.
+        groups = {**groups, "n": (*groups["n"], *groups["p"]), "p": ()}
     kept = [name for name in "mp" if groups[name]]
     args = {name: product([shape[axis] for axis in group]) for name, group in groups.items() if group}
     offset = 0 if operation.attr("keep") else len(axes)

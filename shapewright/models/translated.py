@@ -42,3 +42,10 @@ def clamped(x: Input, low: Any, high: Any) -> Translated:
     if low is None or high is None:
         return Translated("minimum" if low is None else "maximum", (x, high if low is None else low))
     return Translated("clamp", (x,), {"low": number(low), "high": number(high)})
+
+
+def scaled_elu(x: Input, slope: float, scale: float, inner: float) -> Translated:
+    """``slope * (exp(inner * x) - 1)`` where x is negative, ``scale * x`` elsewhere."""
+    if scale == inner == 1:
+        return Translated("elu", (x,), {"slope": slope})
+    return Translated("scaled_elu", (x,), {"slope": slope, "scale": scale, "inner": inner})

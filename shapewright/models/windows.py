@@ -202,7 +202,8 @@ def _draft(
         constant = tuple(other.tensor for other in others)
         op, args = windows.program(text, constant), _extents(windows, args)
     draft = draft_of(op, {**args, **(settings or {})}, operands, operation, each(rank))
-    return replace(draft, nodes=(*windows.inner, *draft.nodes))
+    # A program does not say which of its axes a bias and a norm run over.
+    return replace(draft, channel=draft.axes[1], nodes=(*windows.inner, *draft.nodes))
 
 
 def _extents(windows: _Windows, args: Mapping[str, Any]) -> dict[str, Any]:

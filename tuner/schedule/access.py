@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from tuner.program.language.dims import DimExpr
 from tuner.program.language.expr import TRANSCENDENTAL, Axis, Binary, Call, Expr, Read, axes_of, children, reads, walk
+from tuner.program.language.inline import with_producers
 from tuner.program.language.notation import Stage
 from tuner.program.language.program import index_dim
 from tuner.program.language.workload import Workload
@@ -44,8 +45,8 @@ def _is_short(workload: Workload, axis: str) -> bool:
 
 
 def one_reduction(workload: Workload) -> tuple[Stage, tuple[Stage, ...]]:
-    """The reduction of a program whose vectors run along the last axis of the output, and the elementwise stages on its
-    result. Raises Mismatch."""
+    """The reduction of a program whose vectors run along the last axis of the output, with the elementwise stages that
+    it reads put into it, and those on its result. Raises Mismatch."""
     reductions = [stage for stage in workload.program.stages if stage.reducer]
     need(len(reductions) == 1, f"it has {len(reductions)} reductions, not one")
     (stage,) = reductions
@@ -57,7 +58,8 @@ def one_reduction(workload: Workload) -> tuple[Stage, tuple[Stage, ...]]:
         # Lanes past the end of a row hold anything, zeros included.
         divides = any(isinstance(node, Binary) and node.operator in ("//", "%") for node in values(other.body))
         need(not divides, f"stage {other.tensor} divides integers")
-    after = tuple(other for other in workload.program.stages if other is not stage)
+    stage, produced = with_producers(workload, stage)
+    after = tuple(other for other in workload.program.stages if other.tensor not in {stage.tensor, *produced})
     own, here = workload.program.stage, tuple(map(Axis, stage.axes))
     for other in after:
         need(other.axes == stage.axes, f"stage {other.tensor} has other axes than the reduction")

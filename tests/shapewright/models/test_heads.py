@@ -12,7 +12,7 @@ from torch.export import Dim
 from torch.nn import functional
 
 from shapewright.models.lifted import LiftedOp
-from tests.shapewright.models.checking import check_values, exported, lifting_of
+from tests.shapewright.models.checking import check_values, exported, lifted, lifting_of
 from tests.shares import chosen, every
 
 HEADS, SIZE = 4, 8
@@ -133,6 +133,37 @@ def test_heads_of_keys_that_several_queries_share() -> None:
         text = str(op.workload.program)
         assert "h // 2 + 4, d]" in text
         assert "h // 2 + 6, d]" in text
+
+
+def test_values_of_another_width_than_keys() -> None:
+    """Beside the keys of each head (LeViT), and as tensors of their own, masked and not (MLA, EfficientFormer)."""
+
+    def per_head(y: Tensor) -> Any:
+        return y.view(*y.shape[:2], HEADS, 4 * SIZE).transpose(1, 2).split([SIZE, SIZE, 2 * SIZE], -1)
+
+    op = attention_of(Joined(per_head, 4 * WIDTH), (2, 5, WIDTH))
+    assert [operand.split for operand in op.operands] == [SIZE, 2 * SIZE]
+    text = str(op.workload.program)
+    assert "4 * h + 1, d]" in text
+    assert "2 * h + 1, c]" in text
+
+    def spelled(y: Tensor) -> Any:
+        q, k, v = (each.unflatten(-1, (HEADS, -1)) for each in y.split([WIDTH, WIDTH, 2 * WIDTH], -1))
+        weights = torch.softmax(q.transpose(1, 2) @ k.permute(0, 2, 3, 1) * SIZE**-0.5, -1)
+        return (weights @ v.transpose(1, 2)).transpose(1, 2).flatten(2)
+
+    class Spelled(nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.joined = nn.Linear(WIDTH, 4 * WIDTH)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return spelled(self.joined(x))
+
+    assert "h + 4, c]" in str(attention_of(Spelled(), (2, 5, WIDTH)).workload.program)
+    q, v, mask = torch.randn(2, 3, 5, 8), torch.randn(2, 3, 5, 4), torch.randn(5, 5)
+    found = lifted(functional.scaled_dot_product_attention, q, q, v, mask, rows=3)
+    assert [op.workload.program.stage["out"].axes for op in found.ops] == [("b", "h", "i", "c")]
 
 
 def test_keys_and_values_of_another_product() -> None:

@@ -175,7 +175,61 @@ def test_norms_are_folded_where_they_run_over_the_channels_behind_one_bias_at_mo
     program = exported(Formula(function, conv, norm), (x,), (({0: BATCH},),))
     lifting = lifting_of(program)
     check_values(program, lifting, (x,))
-    assert any(operand.fold for op in lifting.ops for operand in op.operands) is is_folded
+    kinds = {operand.fold.kind for op in lifting.ops for operand in op.operands if operand.fold}
+    assert kinds == {"weight" if is_folded else "scale", "bias"}
+    assert "batch_norm" not in [one.op for one in lifting.left]
+
+
+class Branches(nn.Module):  # type: ignore[misc]
+    """Norms where no convolution is right before them: of a sum, of what is joined, of one's own input, of a linear
+    layer, and two in a row."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.one, self.two = nn.Conv2d(3, 8, 1), nn.Conv2d(8, 8, 3, padding=1), nn.Conv2d(8, 8, 1)
+        self.wide, self.dense = nn.Conv2d(16, 6, 1), nn.Linear(6, 5)
+        sizes = {"sum": 8, "own": 8, "again": 8, "joined": 16, "tokens": 5}
+        self.norms = nn.ModuleDict({name: normed(size) for name, size in sizes.items()})
+        self.norms["tokens"] = nn.BatchNorm1d(5)
+        self.norms["tokens"].load_state_dict(normed(5).state_dict())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        x = self.norms["again"](self.norms["sum"](self.one(x) + self.two(x) + self.norms["own"](x)))
+        y = self.wide(functional.relu(self.norms["joined"](torch.cat((x, self.two(x)), 1))))
+        tokens = self.dense(y.flatten(2).transpose(1, 2))
+        return self.norms["tokens"](tokens.flatten(0, 1)).reshape_as(tokens)
+
+
+def test_norms_that_no_convolution_takes_are_passes_over_elements() -> None:
+    program = exported(Branches(), (torch.randn(2, 3, 4, 5),), ({0: BATCH},))
+    lifting = lifting_of(program)
+    for b in (1, 3):
+        check_values(program, lifting, (torch.randn(b, 3, 4, 5),))
+    assert labels(lifting) == [
+        "conv2d + bias",
+        "conv2d + bias",
+        "batch_norm",
+        "conv2d + bias + add + add + batch_norm + batch_norm",
+        "conv2d + bias",
+        "batch_norm + relu",
+        "conv2d + bias",
+        "dense + bias + batch_norm",
+    ]
+    assert [one.op for one in lifting.left] == ["cat"]
+
+
+def test_norms_of_statistics_that_are_new_and_of_halves_are_left() -> None:
+    conv, x = nn.Conv2d(3, 8, 1), torch.randn(2, 3, 8, 8)
+
+    def scaled(layer: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        return functional.batch_norm(layer(x), x[0, 0, 0], x[0, 0, 0].abs() + 1.0)
+
+    lifting = lifting_of(exported(Formula(scaled, conv), (x,), (({0: BATCH},),)))
+    assert [one.op for one in lifting.left] == ["batch_norm"]
+    halves = Formula(lambda conv, norm, x: norm(conv(x) + conv(x)), conv, normed(8)).bfloat16()
+    lifting = lifting_of(exported(halves, (x.bfloat16(),), (({0: BATCH},),)))
+    assert "batch_norm" in [one.op for one in lifting.left]
 
 
 @pytest.mark.parametrize("layer", [nn.Conv2d(3, 1, 3), nn.Conv2d(1, 1, 3, bias=False), nn.ConvTranspose2d(3, 1, 3)])

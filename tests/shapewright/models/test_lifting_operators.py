@@ -37,6 +37,11 @@ ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
     "clamp": functional.relu6,
     "leaky_relu": functional.leaky_relu,
     "elu": functional.elu,
+    "scaled_elu": functional.selu,
+    "log_sigmoid": functional.logsigmoid,
+    "mish": functional.mish,
+    "softplus": functional.softplus,
+    "threshold": lambda x: functional.threshold(x, 0.1, -2.0),
     "hardswish": functional.hardswish,
     "hardsigmoid": functional.hardsigmoid,
     "square": lambda x: x**2,
@@ -73,6 +78,22 @@ def test_activations_are_fused_behind_convolutions(name: str, activation: str) -
     lifting = lifting_of(program)
     assert [label.split(" + ", 1)[1] for label in labels(lifting)] == [f"bias + {activation}"]
     check_values(program, lifting, (torch.randn(shape),))
+
+
+def test_slopes_that_are_learnt_are_fused() -> None:
+    """One for all elements, or one for each channel."""
+    layer, x = nn.Conv2d(3, 8, 1), torch.randn(3, 3, 5, 5)
+    for slopes in (nn.PReLU(), nn.PReLU(8)):
+        slopes.weight.data = torch.linspace(0.1, 2.0, slopes.num_parameters)
+        found = lifted(lambda layer, slopes, x: slopes(layer(x)), x, layers=(layer, slopes))
+        assert labels(found) == ["conv2d + bias + prelu"]
+
+
+def test_activations_of_other_forms_are_left() -> None:
+    forms = (functional.softplus, (2.0,)), (functional.softplus, (1.0, 5.0)), (functional.celu, (-1.0,))
+    for function, settings in forms:
+        left = lifted(lambda x, call=function, own=settings: call(x, *own), torch.randn(3, 16)).left
+        assert [one.op for one in left] == ["unknown"]
 
 
 SPELLED: dict[str, Callable[[Any], Any]] = {
@@ -279,16 +300,16 @@ class Padded(nn.Module):  # type: ignore[misc]
 
 
 WINDOWS: dict[str, tuple[nn.Module, tuple[int, ...], str]] = {
-    "one by seven": (nn.Conv2d(4, 6, (1, 7), padding=(0, 3)), (3, 4, 9, 9), "conv + add"),
-    "steps of two and one": (nn.Conv2d(4, 6, 3, stride=(2, 1), padding=1), (3, 4, 9, 8), "conv + add"),
-    "in groups": (nn.Conv2d(4, 6, (3, 1), padding=(1, 0), groups=2), (3, 4, 9, 9), "conv + add"),
-    "of single channels": (nn.Conv2d(4, 4, (1, 5), padding=(0, 2), groups=4), (3, 4, 9, 9), "conv + add"),
-    "an even window": (nn.Conv2d(4, 6, 4, padding="same"), (3, 4, 9, 9), "conv + add"),
-    "behind alone": (Padded((0, 1, 0, 1), nn.Conv2d(4, 6, 3, stride=2)), (3, 4, 8, 8), "conv + add"),
-    "single channels, behind": (Padded((1, 2, 1, 2), nn.Conv2d(4, 4, 5, 2, groups=4)), (3, 4, 8, 8), "conv + add"),
+    "one by seven": (nn.Conv2d(4, 6, (1, 7), padding=(0, 3)), (3, 4, 9, 9), "conv + bias"),
+    "steps of two and one": (nn.Conv2d(4, 6, 3, stride=(2, 1), padding=1), (3, 4, 9, 8), "conv + bias"),
+    "in groups": (nn.Conv2d(4, 6, (3, 1), padding=(1, 0), groups=2), (3, 4, 9, 9), "conv + bias"),
+    "of single channels": (nn.Conv2d(4, 4, (1, 5), padding=(0, 2), groups=4), (3, 4, 9, 9), "conv + bias"),
+    "an even window": (nn.Conv2d(4, 6, 4, padding="same"), (3, 4, 9, 9), "conv + bias"),
+    "behind alone": (Padded((0, 1, 0, 1), nn.Conv2d(4, 6, 3, stride=2)), (3, 4, 8, 8), "conv + bias"),
+    "single channels, behind": (Padded((1, 2, 1, 2), nn.Conv2d(4, 4, 5, 2, groups=4)), (3, 4, 8, 8), "conv + bias"),
     "padded twice": (Padded((1, 1, 1, 1), nn.Conv2d(4, 6, 3, padding=1)), (3, 4, 5, 5), "conv2d + bias"),
-    "a line": (Padded((0, 3), nn.Conv1d(4, 6, 4)), (3, 4, 9), "conv + add"),
-    "a volume": (nn.Conv3d(2, 4, (3, 1, 1), padding=(1, 0, 0)), (2, 2, 4, 5, 6), "conv + add"),
+    "a line": (Padded((0, 3), nn.Conv1d(4, 6, 4)), (3, 4, 9), "conv + bias"),
+    "a volume": (nn.Conv3d(2, 4, (3, 1, 1), padding=(1, 0, 0)), (2, 2, 4, 5, 6), "conv + bias"),
     "rounded up": (nn.MaxPool2d(3, 2, ceil_mode=True), (3, 4, 8, 8), "max_pool"),
     "rounded up, padded": (nn.MaxPool2d(3, 2, padding=1, ceil_mode=True), (3, 4, 8, 9), "max_pool"),
     "rounded up, a window left out": (nn.MaxPool2d(2, 3, padding=1, ceil_mode=True), (3, 4, 8, 10), "max_pool2d"),
@@ -314,6 +335,18 @@ WINDOWS: dict[str, tuple[nn.Module, tuple[int, ...], str]] = {
 def test_windows_that_differ_between_axes_and_sides(name: str) -> None:
     layer, shape, label = WINDOWS[name]
     assert labels(lifted(lambda layer, x: layer(x), torch.randn(shape), layers=(layer,))) == [label]
+
+
+@pytest.mark.parametrize("name", [name for name, (_, _, label) in WINDOWS.items() if "conv" in label])
+def test_norms_are_folded_into_any_windows(name: str) -> None:
+    layer, shape, label = WINDOWS[name]
+    norms = {3: nn.BatchNorm1d, 4: nn.BatchNorm2d, 5: nn.BatchNorm3d}
+    norm = norms[len(shape)](layer(torch.randn(shape)).shape[1])
+    for value in (norm.weight, norm.bias, norm.running_mean, norm.running_var):
+        value.data = torch.rand_like(value) + 0.5
+    found = lifted(lambda layer, norm, x: norm(layer(x)), torch.randn(shape), layers=(layer, norm))
+    assert labels(found) == [label]
+    assert {each.fold.kind for each in found.ops[0].operands if each.fold} == {"weight", "bias"}
 
 
 @pytest.mark.parametrize("name", ["s", "q", "c"])
@@ -362,6 +395,21 @@ def test_reductions_over_any_neighbouring_axes() -> None:
     assert labels(lifted(lambda x: x.sum(-1), x)) == ["reduce_sum"]
     assert labels(lifted(lambda x: x.amax((1, 2), keepdim=True), x)) == ["reduce_max"]
     assert labels(lifted(lambda x: x.mean(1), x)) == ["reduce"]
+    pooled = x[..., None, None]
+    for model in (lambda x: x.mean(2), lambda x: x.mean(2, keepdim=True), lambda x: x.mean((2, 3), keepdim=True)):
+        assert labels(lifted(model, pooled)) == ["reduce_mean"]
+
+
+def test_lengths_of_vectors_and_sums_with_products_are_operators() -> None:
+    """Norms of responses (ConvNeXt V2), and the cosines of attention."""
+    x, y = torch.randn(3, 8, 6), torch.randn(6)
+    assert labels(lifted(lambda x: x.norm(dim=1, keepdim=True), x)) == ["mul + reduce + sqrt"]
+    assert labels(lifted(lambda x: functional.normalize(x, dim=-1), x)) == ["mul + reduce_sum + sqrt + maximum"]
+    for value, steps in ((1, "mul + bias"), (2, "mul + mul + bias")):
+        found = lifted(lambda x, y, value=value: torch.tanh(torch.addcmul(y, x, y, value=value)), x, y, rows=1)
+        assert labels(found) == [f"{steps} + tanh"]
+    left = lifted(lambda x: torch.linalg.vector_norm(x, 1, -1), x).left
+    assert [one.reason for one in left] == ["linalg_vector_norm: the operator has no translation"]
 
 
 SINGLE_NUMBERS: dict[str, tuple[Callable[[Any], Any], list[str]]] = {
@@ -378,6 +426,10 @@ SINGLE_NUMBERS: dict[str, tuple[Callable[[Any], Any], list[str]]] = {
 def test_what_reads_a_single_number_is_fused(name: str) -> None:
     function, expected = SINGLE_NUMBERS[name]
     assert labels(lifted(function, torch.randn(3, 8))) == expected
+
+
+def test_logarithms_of_a_softmax_are_one_operator() -> None:
+    assert labels(lifted(lambda x: functional.log_softmax(x * 3.0, -1), torch.randn(3, 8))) == ["mul + log_softmax"]
 
 
 def test_softmax_of_a_single_number_is_left() -> None:

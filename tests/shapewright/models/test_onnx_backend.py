@@ -15,7 +15,8 @@ from tests.shapewright.models.onnx_cases import KINDS, Case, check, negated, nod
 SAMPLED = (
     *("abs", "add", "batch_normalization", "cast", "clip", "constant", "conv", "convtranspose", "div", "dropout"),
     *("elu", "exp", "expand", "flatten", "gelu", "gemm", "globalaveragepool", "hardsigmoid", "hardswish", "identity"),
-    *("if_", "leakyrelu", "log", "loop", "matmul", "max", "mean", "min", "mul", "optionalgetelement", "pow", "relu"),
+    *("celu", "if_", "instance_normalization", "logsoftmax", "mish", "prelu", "selu", "thresholdedrelu"),
+    *("leakyrelu", "log", "loop", "matmul", "max", "mean", "min", "mul", "optionalgetelement", "pow", "relu"),
     *("reducemax", "reducemean", "reducesum", "reshape", "rmsnormalization", "round", "sequence_map", "softmax"),
     *("softplus", "split", "sqrt", "squeeze", "sub", "sum", "tanh", "transpose", "unsqueeze"),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from tuner.program.language.expr import Axis, Cast, Expr, Extent, Read, rebuild, walk
+from tuner.program.language.expr import Axis, Cast, Expr, Extent, Read, reads, rebuild, walk
 from tuner.program.language.notation import Stage
 from tuner.program.language.program import Program
 from tuner.program.language.workload import Workload
@@ -34,6 +34,28 @@ def inlined(workload: Workload) -> Program | None:
             return None
         bodies[stage.tensor] = Stage(stage.tensor, stage.axes, body)
     return Program.of([bodies[name] for name in workload.program.outputs])
+
+
+def with_producers(workload: Workload, stage: Stage) -> tuple[Stage, frozenset[str]]:
+    """A stage with the elementwise stages put into it that it alone reads, and the names of these.
+
+    What ``inlined`` could not put into its readers stays, and so does everything where the stage would grow too long.
+    """
+    stages, whole = workload.program.stages, {*workload.program.outputs, *dict(workload.padding)}
+    whole |= {read.tensor for read in workload.program.reads if any(isinstance(index, Read) for index in read.indices)}
+    taken = {stage.tensor}
+    for other in reversed(stages[: stages.index(stage)]):
+        readers = {each.tensor for each in stages if any(read.tensor == other.tensor for read in reads(each.body))}
+        if readers and readers <= taken and not other.reducer and other.tensor not in whole:
+            taken.add(other.tensor)
+    bodies: dict[str, Stage] = {}
+    for each in (each for each in stages if each.tensor in taken):
+        body = rebuild(each.body, lambda node: substituted(node, bodies, workload))
+        bodies[each.tensor] = replace(each, body=body)
+    long = bodies[stage.tensor]
+    if node_count(long.body) > MAX_NODES:
+        return stage, frozenset()
+    return long, frozenset(taken - {stage.tensor})
 
 
 def substituted(node: Expr, bodies: Mapping[str, Stage], workload: Workload) -> Expr:

@@ -24,6 +24,8 @@ BODIES = {
     "columns": "out[n] = {reduce}(m) x[m, n]",
     "middle": "t[b, n] = {reduce}(m) x[b, m, n]\nout[b, n] = t[b, n] * 2 - y[b, n]",
     "several": "out[n] = {reduce}(b, m) x[b, m, n]",
+    "squares": "y[b, m, n] = x[b, m, n] * x[b, m, n]\nt[b, n] = {reduce}(m) y[b, m, n]\nout[b, n] = t[b, n] + z[n]",
+    "steps before": "s[m, n] = x[m, n] * w[m]\nr[m, n] = max(s[m, n], 0.5) + s[m, n]\nout[n] = {reduce}(m) r[m, n]",
     "weighted": "out[b, n] = {reduce}(m) x[b, m, n] * w[m] * y[n]",
 }
 SIZES = [(0, 3, 5), (2, 0, 5), (2, 3, 0), (1, 1, 1), (2, 17, 16), (1, 9, 300), (3, 40, 33)]
@@ -58,6 +60,10 @@ def test_any_sizes(share: int, name: str, reducer: str, threads: int, seed: int,
         ({"op": "reduce_sum", "args": {"m": 8, "n": 8}}, "no tensor lies along m"),
         ({"program": "o[] = sum(m) x[m]", "extents": {"m": 8}}, "leaves no axis"),
         ({"program": "o[n] = sum(m) x[m, n]", "extents": {"m": 8, "n": 3}}, "too short for vectors"),
+        (
+            {"program": "y[m, n] = x[m, n] * 2\no[n] = sum(m) y[m, n]\np[n] = y[0, n]", "extents": {"m": 8, "n": 8}},
+            "stage y has other axes",
+        ),
         ({"program": "o[n] = sum(m) x[m, n] * y[n, m]", "extents": {"m": 8, "n": 8}}, "y does not lie along n"),
     ],
 )

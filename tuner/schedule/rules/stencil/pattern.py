@@ -105,6 +105,8 @@ class WindowProgram:
 def match(workload: Workload) -> WindowProgram:
     """The windows of a workload."""
     stage, after = one_reduction(workload)
+    # It would be computed again for each element of a window.
+    need(stage in workload.program.stages, "a stage comes before the reduction")
     sizes = {axis: workload.sizes[axis].constant or 0 for axis in stage.reduce_axes}
     elements, vector = math.prod(sizes.values()), stage.axes[-1]
     need(elements != 0, "the extents of a window are not constant")

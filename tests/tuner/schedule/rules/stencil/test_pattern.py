@@ -60,7 +60,7 @@ def test_vectors_along_channels_that_lie_last() -> None:
         ),
         (
             {"program": "y[j] = x[j] * 2\no[i] = sum(k) y[i + k]", "extents": {"i": 9, "j": 11, "k": 3}},
-            "other axes than the reduction",
+            "a stage comes before the reduction",
         ),
     ],
 )  # fmt: skip
