@@ -23,26 +23,27 @@ from tuner.program.job.build import ProgramOp
 from tuner.program.language.dims import DimExpr
 
 PROGRAM = (
-    "dots[b, h, i, j] = sum(d) {q} * {k}\n"
-    "scores[b, h, i, j] = {scores}\n"
-    "top[b, h, i] = max(j) scores[b, h, i, j]\n"
-    "e[b, h, i, j] = exp(scores[b, h, i, j] - top[b, h, i])\n"
-    "z[b, h, i] = sum(j) e[b, h, i, j]\n"
-    "mixed[b, h, i, {c}] = sum(j) e[b, h, i, j] * {v}\n"
+    "dots[{rows}, j] = sum(d) {q} * {k}\n"
+    "scores[{rows}, j] = {scores}\n"
+    "top[{rows}] = max(j) scores[{rows}, j]\n"
+    "e[{rows}, j] = exp(scores[{rows}, j] - top[{rows}])\n"
+    "z[{rows}] = sum(j) e[{rows}, j]\n"
+    "mixed[{rows}, {c}] = sum(j) e[{rows}, j] * {v}\n"
     "out[{out}] = {result}"
 )
 """The catalogue's attention with other orders of axes, or with a mask."""
-QUOTIENT = "mixed[b, h, i, {c}] / z[b, h, i]"
+QUOTIENT = "mixed[{rows}, {c}] / z[{rows}]"
 RESULT = f"where(extent(j) > 0, {QUOTIENT}, 0.0)"
 """Rows are 0 where there is no column."""
-GUARDED = f"where(top[b, h, i] == -inf, 0.0, {QUOTIENT})"
+GUARDED = f"where(top[{{rows}}] == -inf, 0.0, {QUOTIENT})"
 """Rows of which a mask hides every column are 0, and so they are where there is none."""
 PLAIN = {"q": "bhid", "k": "bhjd", "v": "bhjd"}
 """Axes of the catalogue's operands; ``g`` stands in the place of ``h`` where several heads share a key."""
 
 
 def attention(operation: Operation) -> Draft:
-    """q, k, v of [b, h, ., d], or without h; a mask of floats that is added, or of bools that say what is seen.
+    """q, k, v of [b, h, ., d], without h, or with one axis more in front; a mask of floats that is added, or of bools
+    that say what is seen.
 
     ``transposed_keys``: k comes as [b, h, d, j]; ``heads_behind``: all come as [b, ., h, d]; ``from_end``: the last
     query sees all keys where it is causal, in place of the first one seeing the first; ``nan_rows``: what sees no key
@@ -51,15 +52,16 @@ def attention(operation: Operation) -> Draft:
     graph = operation.graph
     nodes = [operation.tensor(place) for place in range(3)]
     ranks = {len(graph.shape(node.name)) for node in nodes}
-    if len(ranks) != 1 or not ranks <= {3, 4}:
+    if len(ranks) != 1 or not ranks <= {3, 4, 5}:
         raise CannotLift("queries, keys and values do not have four axes each")
+    (rank,) = ranks
     whole = ["bihd", "bjhd", "bjhd"] if operation.node.attrs.get("heads_behind") else [*PLAIN.values()]
-    names = whole if ranks == {4} else [axes.replace("h", "") for axes in whole]
+    names = [axes.replace("h", "") if rank == 3 else "a" * (rank - 4) + axes for axes in whole]
     if operation.node.attrs.get("transposed_keys"):
         names[1] = names[1].replace("jd", "dj")
     if graph.shape(nodes[2].name)[-1] != graph.shape(nodes[0].name)[-1]:
         names[2] = names[2].replace("d", "c")
-    if ranks == {4}:
+    if rank == 4:
         nodes, names = _shared(graph, nodes, names)
     sizes = _sizes(graph, nodes, names)
     share, made = _share(sizes), names[0].replace("d", names[2][-1])
@@ -69,22 +71,23 @@ def attention(operation: Operation) -> Draft:
     scale, mask = _scale(operation, sizes["d"]), plain_mask(graph, operation.input(3))
     seen = _seen(operation, sizes)
     laid = _laid_out(graph, nodes, names, share)
-    behind_it, out = _transposed_back(operation, made) if len(made) == 4 else ((), f"bhi{made[-1]}")
+    behind_it, out = _transposed_back(operation, made) if rank > 3 else ((), f"bhi{made[-1]}")
     operands = list({each.operand.tensor: each.operand for each in laid}.values())
     view: View = tuple((made.index(axis),) if axis in made else () for axis in out)
     is_plain = [each.axes for each in laid] == [*PLAIN.values()] and out == "bhid"
     if mask is None and is_plain and seen in ("", FROM_END):
-        own = {} if scale is None else {"scale": scale}
-        own |= {"causal": True} if seen else {}
-        draft = draft_of("attention", {**sizes, **own}, operands, operation, view)
+        settings = {} if scale is None else {"scale": scale}
+        settings |= {"causal": True} if seen else {}
+        draft = draft_of("attention", {**sizes, **settings}, operands, operation, view)
     else:
         added, read = (None, "") if mask is None else _mask(operation, mask, sizes, names[0])
         is_bool = added is not None and mask is not None and mask.dtype == "bool"
         may_be_nan = mask is None or operation.node.attrs.get("nan_rows", False)
+        own = {"rows": "a, b, h, i" if rank == 5 else "b, h, i", "c": made[-1]}
         text = PROGRAM.format(
-            scores=_scores(scale, sizes["d"], seen, read, is_bool),
-            result=(RESULT if may_be_nan else GUARDED).format(c=made[-1]),
-            c=made[-1],
+            scores=_scores(scale, sizes["d"], seen, read, is_bool).format(**own),
+            result=(RESULT if may_be_nan else GUARDED).format(**own),
+            **own,
             **{name: each.read for name, each in zip("qkv", laid, strict=True)},
             out=", ".join(out),
         )
@@ -93,7 +96,7 @@ def attention(operation: Operation) -> Draft:
         shapes = {each.operand.tensor: each.shape for each in laid if each.shape}
         program = ProgramOp(text, shapes=tuple(shapes.items()))
         draft = draft_of(program, args, [*operands, *([added] if added else [])], operation, view, dtypes)
-    return replace(draft, nodes=(*draft.nodes, *behind_it), view=each(4)) if behind_it else draft
+    return replace(draft, nodes=(*draft.nodes, *behind_it), view=each(rank)) if behind_it else draft
 
 
 def _shared(graph: Graph, nodes: list[Node], names: list[str]) -> tuple[list[Node], list[str]]:
@@ -137,7 +140,7 @@ def _sizes(graph: Graph, nodes: list[Node], names: list[str]) -> dict[str, DimEx
             if sizes.setdefault(axis, size) != size:
                 raise CannotLift(f"queries, keys and values differ: an axis is {sizes[axis]} here and {size} there")
     sizes.setdefault("h", DimExpr.of(1))
-    return {axis: sizes[axis] for axis in "bhijdcg" if axis in sizes}
+    return {axis: sizes[axis] for axis in "abhijdcg" if axis in sizes}
 
 
 def _scale(operation: Operation, d: DimExpr) -> float | None:
@@ -166,8 +169,8 @@ def _seen(operation: Operation, sizes: dict[str, DimExpr]) -> str:
 
 
 def _scores(scale: float | None, d: DimExpr, seen: str, mask: str, is_bool: bool) -> str:
-    """The scores of the products, as the catalogue writes them."""
-    scores = f"{1.0 / math.sqrt(d.constant or 1) if scale is None else scale!r} * dots[b, h, i, j]"
+    """The scores of the products, as the catalogue writes them, with ``{rows}`` for the axes of a row."""
+    scores = f"{1.0 / math.sqrt(d.constant or 1) if scale is None else scale!r} * dots[{{rows}}, j]"
     if mask:
         scores = f"where({mask}, {scores}, -inf)" if is_bool else f"{scores} + {mask}"
     return f"where({seen}, {scores}, -inf)" if seen else scores
@@ -202,7 +205,7 @@ def _laid_out(graph: Graph, nodes: list[Node], names: list[str], share: str) -> 
             read = f"{tensor}[{', '.join(heads.read)}]"
             found.append(_Laid(operand, read, shape=tuple(map(str, heads.shape))))
             continue
-        operand, own = _laid(graph, name, node, axes) if len(axes) == 4 else _viewed(name, node, axes)
+        operand, own = _laid(graph, name, node, axes) if len(axes) > 3 else _viewed(name, node, axes)
         found.append(_Laid(operand, f"{name}[{', '.join(own).replace('g', share)}]", own))
     return found
 
@@ -219,7 +222,7 @@ def _laid(graph: Graph, name: str, node: Node, axes: str) -> tuple[Operand, str]
 def _viewed(name: str, node: Node, axes: str) -> tuple[Operand, str]:
     """An operand as the catalogue has it."""
     wanted = PLAIN[name] if "g" not in axes else PLAIN[name].replace("h", "g")
-    wanted = wanted if "c" not in axes else wanted.replace("d", "c")
+    wanted = ("a" if "a" in axes else "") + (wanted if "c" not in axes else wanted.replace("d", "c"))
     view: View = tuple((axes.index(axis),) if axis in axes else () for axis in wanted)
     return Operand(name, node.name, view), wanted
 
@@ -233,7 +236,7 @@ def _transposed_back(operation: Operation, axes: str) -> tuple[tuple[str, ...], 
         passed.append(reader.name)
         reader = operation.graph.only_reader(reader.name)
     order = tuple(reader.attrs["order"]) if reader is not None and reader.op == "permute" else ()
-    if reader is not None and order and order[-1] == 3:
+    if reader is not None and order and order[-1] == len(axes) - 1:
         return (*passed, reader.name), "".join(axes[axis] for axis in order)
     return (), axes
 
@@ -243,7 +246,7 @@ def _mask(operation: Operation, mask: Node, sizes: dict[str, DimExpr], queries: 
     graph = operation.graph
     while mask.op in ("expand", "identity"):
         mask = graph[mask.sources[0]]
-    shape, axes = graph.shape(mask.name), "bhij" if "h" in queries else "bij"
+    shape, axes = graph.shape(mask.name), queries[: queries.index("d")].replace("i", "") + "ij"
     offset = len(axes) - len(shape)
     kept = [axis for axis, size in enumerate(shape) if size.constant != 1]
     if offset < 0 or not kept or any(shape[axis] != sizes[axes[axis + offset]] for axis in kept):

@@ -16,6 +16,10 @@ BYTES: Mapping[str, tuple[int, int]] = {"int8": (-128, 127), "uint8": (0, 255)}
 """The least and the largest number of each dtype of bytes."""
 MAX_FLOAT32 = float(np.finfo(np.float32).max)
 
+_SMALL = "exp(-abs({0}))"
+_LOG1P = f"where(1.0 + {_SMALL} == 1.0, {_SMALL}, log(1.0 + {_SMALL}) * {_SMALL} / (1.0 + {_SMALL} - 1.0))"
+"""log(1 + exp(-abs(x))), to within what its argument is rounded by, after Kahan: where 1 + e is rounded, log(1 + e) is
+that of another number, by as much as (1 + e) - 1 is not e."""
 _OWN: Mapping[str, str] = {
     "silu": "{0} * sigmoid({0})",
     "neg": "-{0}",
@@ -26,13 +30,14 @@ _OWN: Mapping[str, str] = {
     "clamp": "min(max({0}, {low}), {high})",
     "hardsigmoid": "min(max({0} / 6.0 + 0.5, 0.0), 1.0)",
     "hardswish": "{0} * min(max({0} / 6.0 + 0.5, 0.0), 1.0)",
-    "softplus": "max({0}, 0.0) + log(1.0 + exp(-abs({0})))",
-    "log_sigmoid": "min({0}, 0.0) - log(1.0 + exp(-abs({0})))",
-    "mish": "{0} * tanh(max({0}, 0.0) + log(1.0 + exp(-abs({0}))))",
+    "softplus": f"max({{0}}, 0.0) + {_LOG1P}",
+    "log_sigmoid": f"min({{0}}, 0.0) - {_LOG1P}",
+    "mish": f"{{0}} * tanh(max({{0}}, 0.0) + {_LOG1P})",
     "elu": "where({0} < 0, {slope} * (exp({0}) - 1.0), {0})",
     "scaled_elu": "where({0} < 0, {slope} * (exp({inner} * {0}) - 1.0), {scale} * {0})",
     "prelu": "where({0} < 0, {1} * {0}, {0})",
     "threshold": "where({0} <= {limit}, {value}, {0})",
+    "beyond": "where({0} > {limit}, {0}, 0.0)",
     "add": "{0} + {1}",
     "sub": "{0} - {1}",
     "mul": "{0} * {1}",
@@ -82,7 +87,7 @@ def literal(value: float, dtype: str) -> str:
 COMMUTATIVE = frozenset({"add", "mul"})
 """Operations of two inputs whose order does not matter."""
 COSTLY = frozenset(TEXT) - {
-    *("relu", "neg", "square", "cube", "leaky_relu", "prelu", "threshold", "clamp", "abs", "round", "floor"),
+    *("relu", "neg", "square", "cube", "leaky_relu", "prelu", "threshold", "beyond", "clamp", "abs", "round", "floor"),
     *("reciprocal", "sqrt", "rsqrt"),
     *("add", "sub", "mul", "div", "multiply_add", "maximum", "minimum", "hardsigmoid", "hardswish"),
 }

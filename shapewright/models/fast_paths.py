@@ -12,6 +12,9 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from shapewright.models.einsum import einsum
+
+FAST_PATHS = ("_native_multi_head_attention", "_transformer_encoder_layer_fwd")
 MASKS = WORDS, BATCH, HEADS = 0, 1, 2
 """Types of masks: [queries, keys], [batch, keys], [batch, heads, queries, keys]; True hides."""
 
@@ -29,14 +32,14 @@ def fast_paths() -> dict[Any, Callable[..., Any]]:
 
 @contextmanager
 def spelled_out(graph: Any) -> Iterator[None]:
-    """A context in which a graph of TorchDynamo is traced with its fast paths spelled out: inside of them, too,
-    autocast chooses the dtypes, which it cannot where operators of ATen are decomposed."""
+    """A context in which a graph of TorchDynamo is traced with its fast paths and ``einsum`` spelled out: inside of
+    them, too, autocast chooses the dtypes, which it cannot where operators of ATen are decomposed."""
     import torch  # noqa: PLC0415
 
     forms, changed = fast_paths(), []
+    opaque_forms = {getattr(torch, name): forms[getattr(torch.ops.aten, name).default] for name in FAST_PATHS}
     graphs = [module for module in graph.modules() if isinstance(module, torch.fx.GraphModule)]
-    for name in ("_native_multi_head_attention", "_transformer_encoder_layer_fwd"):
-        opaque, form = getattr(torch, name), forms[getattr(torch.ops.aten, name).default]
+    for opaque, form in {**opaque_forms, torch.functional.einsum: einsum}.items():
         for module in graphs:
             for node in module.graph.find_nodes(op="call_function", target=opaque):
                 node.target = _called(form, opaque)

@@ -127,8 +127,7 @@ def _prelu(call: Call) -> Result:
 
 
 def _thresholded(call: Call) -> Result:
-    attrs = {"limit": number(call.attr("alpha")), "value": 0.0}
-    return Translated("threshold", call.tensors(1), attrs), call.shape(0)
+    return Translated("beyond", call.tensors(1), {"limit": number(call.attr("alpha"))}), call.shape(0)
 
 
 def _hard_sigmoid(call: Call) -> Result:

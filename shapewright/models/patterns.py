@@ -288,7 +288,7 @@ def _attention(graph: Graph, root: Node, bound: Bound) -> Made:
         return None
     keys = graph.source(k)
     rank = len(keys.shape or ())
-    if rank not in (3, 4) or any(len(graph[str(each)].shape or ()) != rank for each in (q, v)):
+    if rank not in (3, 4, 5) or any(len(graph[str(each)].shape or ()) != rank for each in (q, v)):
         return None
     is_swapped = keys.op == "permute" and tuple(keys.attrs["order"]) == swapped(rank)
     # A plain softmax of a row that is hidden whole is NaN, and so is what is made of it.

@@ -1,8 +1,8 @@
 """Decompositions of ATen's operators that are a few others: sums with a scaled product (BLOOM's scores), lengths of
 vectors (cosine attention), norms of groups, pools of a given output, shuffles of pixels and channels.
 
-What they become is lifted as any model's own; where a decomposition would round otherwise than the operator, it is not
-made.
+What they become is lifted as any model's own. Where a decomposition would round otherwise than the operator, or its
+result might lie otherwise in memory (channels last), it is not made.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _group_norm(
     """A norm of rows that have several axes, so that what each channel is scaled by has one of them."""
     import torch  # noqa: PLC0415
 
-    if not _are_exact(x, weight, bias):
+    if not _are_exact(x, weight, bias) or not x.is_contiguous():
         return NotImplemented
     parts = channels // groups
     rows = x.reshape(batch, groups, parts, size)
@@ -80,7 +80,7 @@ def _instance_norm(x: Any, weight: Any, bias: Any, training: bool, momentum: flo
     """A norm of each channel of one row, as which PyTorch has instance norms; NotImplemented for several rows."""
     import torch  # noqa: PLC0415
 
-    is_one_row = isinstance(x.shape[0], int) and x.shape[0] == 1 and x.dim() > 2
+    is_one_row = isinstance(x.shape[0], int) and x.shape[0] == 1 and x.dim() > 2 and x.is_contiguous()
     if not training or not is_one_row or not _are_exact(x, weight, bias):
         return NotImplemented
     value, *statistics = torch.ops.aten.native_layer_norm.default(x, list(x.shape[2:]), None, None, eps)
@@ -101,7 +101,7 @@ def _adaptive_max(x: Any, size: Any) -> Any:
     import torch  # noqa: PLC0415
 
     window = _window(x, size)
-    if window is None:
+    if window is None or not x.is_contiguous():
         return NotImplemented
     value, places = torch.ops.aten.max_pool2d_with_indices.default(x, window, window)
     return (x.amax((-2, -1), keepdim=True) if [*size] == [1, 1] else value), places
@@ -124,6 +124,8 @@ def _glu(x: Any, axis: int = -1) -> Any:
 
 
 def _pixel_shuffle(x: Any, factor: int) -> Any:
+    if not x.is_contiguous():
+        return NotImplemented
     *batch, channels, height, width = x.shape
     kept, rank = channels // (factor * factor), len(batch)
     parts = x.reshape(*batch, kept, factor, factor, height, width)
@@ -132,6 +134,8 @@ def _pixel_shuffle(x: Any, factor: int) -> Any:
 
 
 def _channel_shuffle(x: Any, groups: int) -> Any:
+    if not x.is_contiguous():
+        return NotImplemented
     batch, channels, *size = x.shape
     return x.reshape(batch, groups, channels // groups, *size).transpose(1, 2).reshape(x.shape)
 
