@@ -86,42 +86,6 @@ class Evaluator:
         if expr.operator in _UNFENCED or isinstance(expr.right, ast.Const):
             return OPERATORS[expr.operator](fenced(left) if _is_of_sum(expr) else left, right)
         return combined(expr.operator, left, right)
-        if leaves_its_type(expr, self.types):
-            return wrapped(expr.operator, left, right)
-        if expr.operator == "<<" and _is_known(expr.left):
-            # Of numbers that it knows TVM computes the result itself, and fails where that has no room.
-            left = bound(left)
-        if expr.operator in _SHIFTS and not shifts_inside(expr.right, DTYPES[dtype].bits):
-            return shifted(expr.operator, bound(left), bound(right))
-        # The simplifier takes floats for real numbers: what could cancel is fenced off (see arithmetic.py), and so is
-        # what it may know to be zero, times which NaN is no zero.
-        if expr.operator in ("*", "/"):
-            left = fenced(left) if _may_be_zero(expr.left) else left
-            right = fenced(right) if _may_be_zero(expr.right) else right
-        if expr.operator in _UNFENCED or isinstance(expr.right, ast.Const):
-            # (x + c) - c would be x: sums are rounded, and some are there to tell by how much.
-            is_of_sum = expr.operator in _SUMS and isinstance(expr.left, ast.Binary) and expr.left.operator in _SUMS
-            if is_of_sum and isinstance(expr.right, ast.Const):
-                left = fenced(left)
-            return OPERATORS[expr.operator](left, right)
-        return combined(expr.operator, left, right)
-        if leaves_its_type(expr, self.types):
-            return wrapped(expr.operator, left, right)
-        if expr.operator == "<<" and _is_known(expr.left):
-            # Of numbers that it knows TVM computes the result itself, and fails where that has no room.
-            left = bound(left)
-        if expr.operator in _SHIFTS and not shifts_inside(expr.right, DTYPES[dtype].bits):
-            return shifted(expr.operator, bound(left), bound(right))
-        # The simplifier takes floats for real numbers: what could cancel is fenced off (see arithmetic.py), and so is
-        # what it may know to be zero, times which NaN is no zero.
-        if expr.operator in ("*", "/"):
-            left = fenced(left) if _may_be_zero(expr.left) else left
-            right = fenced(right) if _may_be_zero(expr.right) else right
-        if expr.operator in _UNFENCED or isinstance(expr.right, ast.Const):
-            # (x + c) - c is what is left of x beside c: sums that are made so are more exact than those of x would be.
-            is_sum_of_sum = expr.operator in _SUMS and isinstance(expr.left, ast.Binary) and expr.left.operator in _SUMS
-            return OPERATORS[expr.operator](fenced(left) if is_sum_of_sum else left, right)
-        return combined(expr.operator, left, right)
 
     def _call(self, expr: ast.Call, dtype: str) -> TirExpr:
         if expr.function == "where":
