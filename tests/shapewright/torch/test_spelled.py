@@ -98,3 +98,17 @@ def test_attention_by_einsum_is_one_call(replacing: Replacing) -> None:
 
     replacing.check(attention, *(torch.randn(2, 3, 5, 8) for _ in range(3)))
     assert [str(each.workload).partition("(")[0] for each in replacing.report.replaced] == ["attention"]
+
+
+def test_attention_of_five_axes_with_a_bias_is_one_call(replacing: Replacing) -> None:
+    """Windows of images: groups of them, heads, elements (MaxViT)."""
+
+    def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        scores = torch.einsum("BGHID,BGHJD->BGHIJ", q, k * 8**-0.5)
+        mixed = torch.einsum("BGHIJ,BGHJD->BGHID", (scores + bias).softmax(-1), v)
+        return mixed.permute(0, 1, 3, 2, 4).reshape(*mixed.shape[:2], 7, -1)
+
+    rows = [torch.randn(2, 3, 4, 7, 8) for _ in range(2)]
+    for width in (8, 5):
+        replacing.check(attention, *rows, torch.randn(2, 3, 4, 7, width), torch.randn(1, 4, 7, 7))
+        assert "attention" in str(replacing.report.replaced[0].workload)
