@@ -156,15 +156,15 @@ class _Work:
         return self._is_taken(node, IN_CHAINS) and bool(read) and all(map(self._is_of_operations, read))
 
     def _is_constant(self, name: str) -> bool:
-        while self.graph[name].op in VIEWS:
-            name = self.graph[name].sources[0]
-        return self.graph[name].op == "constant"
+        node = self.graph[name]
+        # A view may be of a number, which is no node.
+        return node.op == "constant" or (node.op in VIEWS and all(map(self._is_constant, node.sources)))
 
     def _is_of_operations(self, name: str) -> bool:
         if name in self.taken or name in self.between:
             return True
         node = self.graph[name]
-        return node.op in IN_CHAINS and all(map(self._is_of_operations, node.sources))
+        return node.op in IN_CHAINS and bool(node.sources) and all(map(self._is_of_operations, node.sources))
 
     def grown(self, begun: _Begun, longer_of: Longer = extended) -> _Begun | None:
         """Take an operator with what can be fused behind it, or in front of it."""

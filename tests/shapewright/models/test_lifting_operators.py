@@ -432,6 +432,10 @@ def test_logarithms_of_a_softmax_are_one_operator() -> None:
     assert labels(lifted(lambda x: functional.log_softmax(x * 3.0, -1), torch.randn(3, 8))) == ["mul + log_softmax"]
 
 
+def test_steps_beside_views_of_numbers_are_lifted_or_left() -> None:
+    assert lifted(torch.linalg.matrix_rank, torch.randn(3, 5, 5)).left
+
+
 def test_softmax_of_a_single_number_is_left() -> None:
     found = lifted(lambda x: torch.softmax(x.sum(), 0), torch.randn(3, 8))
     assert [one.reason for one in found.left] == ["a softmax of a single number"]
