@@ -6,36 +6,21 @@ those that a compiled model asks for. Functionalisation by AOTAutograd knows wha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 from shapewright.models.einsum import spelled_einsum
-from shapewright.models.fast_paths import fast_paths
+from shapewright.models.fast_paths import calling, fast_paths
 from shapewright.models.spelled import spelled
 
 
 def decomposed(program: Any) -> Any:
     """A ``torch.export.ExportedProgram`` in the normal form."""
-    with _products_spelled_out(program.graph_module):
-        return program.run_decompositions({**_composites(), **fused()})
-
-
-@contextmanager
-def _products_spelled_out(module: Any) -> Iterator[None]:
-    """A context in which a graph calls ``spelled_einsum``: a table of decompositions takes composite operators only if
-    PyTorch knew of them when it was asked first."""
     import torch  # noqa: PLC0415
 
-    opaque = torch.ops.aten.einsum.default
-    changed = module.graph.find_nodes(op="call_function", target=opaque)
-    try:
-        for node in changed:
-            node.target = spelled_einsum
-        yield
-    finally:
-        for node in changed:
-            node.target = opaque
+    # No decomposition: of composite operators a table takes those alone that PyTorch knew of when it was asked first.
+    with calling(program.graph_module, {torch.ops.aten.einsum.default: spelled_einsum}):
+        return program.run_decompositions({**_composites(), **fused()})
 
 
 def fused() -> dict[Any, Callable[..., Any]]:

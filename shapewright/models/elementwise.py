@@ -37,7 +37,7 @@ _OWN: Mapping[str, str] = {
     "scaled_elu": "where({0} < 0, {slope} * (exp({inner} * {0}) - 1.0), {scale} * {0})",
     "prelu": "where({0} < 0, {1} * {0}, {0})",
     "threshold": "where({0} <= {limit}, {value}, {0})",
-    "beyond": "where({0} > {limit}, {0}, 0.0)",
+    "thresholded_relu": "where({0} > {limit}, {0}, 0.0)",
     "add": "{0} + {1}",
     "sub": "{0} - {1}",
     "mul": "{0} * {1}",
@@ -87,8 +87,8 @@ def literal(value: float, dtype: str) -> str:
 COMMUTATIVE = frozenset({"add", "mul"})
 """Operations of two inputs whose order does not matter."""
 COSTLY = frozenset(TEXT) - {
-    *("relu", "neg", "square", "cube", "leaky_relu", "prelu", "threshold", "beyond", "clamp", "abs", "round", "floor"),
-    *("reciprocal", "sqrt", "rsqrt"),
+    *("relu", "neg", "square", "cube", "leaky_relu", "prelu", "threshold", "clamp", "abs", "round", "floor"),
+    *("thresholded_relu", "reciprocal", "sqrt", "rsqrt"),
     *("add", "sub", "mul", "div", "multiply_add", "maximum", "minimum", "hardsigmoid", "hardswish"),
 }
 """Operations that compute for longer than memory takes to bring their inputs."""

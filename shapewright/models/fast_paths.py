@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -36,20 +36,32 @@ def spelled_out(graph: Any) -> Iterator[None]:
     them, too, autocast chooses the dtypes, which it cannot where operators of ATen are decomposed."""
     import torch  # noqa: PLC0415
 
-    forms, changed = fast_paths(), []
+    forms = fast_paths()
     opaque_forms = {getattr(torch, name): forms[getattr(torch.ops.aten, name).default] for name in FAST_PATHS}
-    graphs = [module for module in graph.modules() if isinstance(module, torch.fx.GraphModule)]
-    for opaque, form in {**opaque_forms, torch.functional.einsum: einsum}.items():
-        for module in graphs:
-            for node in module.graph.find_nodes(op="call_function", target=opaque):
-                node.target = _called(form, opaque)
-                changed.append((module, node, opaque))
-    _recompile(module for module, _, _ in changed)
+    opaque_forms[torch.functional.einsum] = einsum
+    with calling(graph, {opaque: _called(form, opaque) for opaque, form in opaque_forms.items()}):
+        yield
+
+
+@contextmanager
+def calling(graph: Any, others: Mapping[Any, Callable[..., Any]]) -> Iterator[None]:
+    """A context in which a graph, and those inside of it, call ``others`` in the place of functions."""
+    import torch  # noqa: PLC0415
+
+    changed = [
+        (module, node, function)
+        for module in graph.modules() if isinstance(module, torch.fx.GraphModule)
+        for function in others
+        for node in module.graph.find_nodes(op="call_function", target=function)
+    ]  # fmt: skip
     try:
+        for _, node, function in changed:
+            node.target = others[function]
+        _recompile(module for module, _, _ in changed)
         yield
     finally:
-        for _, node, opaque in changed:
-            node.target = opaque
+        for _, node, function in changed:
+            node.target = function
         _recompile(module for module, _, _ in changed)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from shapewright.models.fx_calls import Call, constant_numbers
 from shapewright.models.graph import CannotLift
-from shapewright.models.translated import Translated, clamped, number, power, scaled_elu
+from shapewright.models.translated import Translated, celu, clamped, number, power, scaled_elu
 from shapewright.models.windows import means, round_up
 
 Translation = Callable[[Call], Translated]
@@ -194,10 +194,7 @@ def _elu(call: Call) -> Translated:
 
 
 def _celu(call: Call) -> Translated:
-    alpha = number(call.arg("alpha"))
-    if alpha <= 0:
-        raise CannotLift("its alpha is not positive")
-    return scaled_elu(call.tensor("self"), alpha, 1.0, 1.0 / alpha)
+    return celu(call.tensor("self"), number(call.arg("alpha")))
 
 
 def _softplus(call: Call) -> Translated:

@@ -10,7 +10,7 @@ from shapewright.models.onnx_rows import attention, batch_norm, instance_norm, n
 from shapewright.models.onnx_schemas import Call, Result, axis_of
 from shapewright.models.onnx_values import broadcast_shapes, dims_of, reshaped
 from shapewright.models.onnx_windows import conv, conv_transpose, global_mean, pad, pool
-from shapewright.models.translated import Translated, clamped, number, power, scaled_elu
+from shapewright.models.translated import Translated, celu, clamped, number, power, scaled_elu
 from shapewright.models.views import product
 from tuner.program.language.dims import DimExpr
 
@@ -112,11 +112,8 @@ def _selu(call: Call) -> Result:
 
 
 def _celu(call: Call) -> Result:
-    alpha = number(call.attr("alpha"))
-    if alpha <= 0:
-        raise CannotLift("its alpha is not positive")
     (x,) = call.tensors(1)
-    return scaled_elu(x, alpha, 1.0, 1.0 / alpha), call.shape(0)
+    return celu(x, number(call.attr("alpha"))), call.shape(0)
 
 
 def _prelu(call: Call) -> Result:
@@ -127,7 +124,7 @@ def _prelu(call: Call) -> Result:
 
 
 def _thresholded(call: Call) -> Result:
-    return Translated("beyond", call.tensors(1), {"limit": number(call.attr("alpha"))}), call.shape(0)
+    return Translated("thresholded_relu", call.tensors(1), {"limit": number(call.attr("alpha"))}), call.shape(0)
 
 
 def _hard_sigmoid(call: Call) -> Result:

@@ -43,8 +43,8 @@ def instance_norm(call: Call) -> Result:
     x = call.shape(0)
     if len(x) < 3:
         raise CannotLift(f"a norm of images of {len(x)} axes")
-    for attribute in ("consumed_inputs",) if call.version < 6 else ():
-        call.attr(attribute)  # of an optimization of old
+    if call.version < 6:
+        call.attr("consumed_inputs")  # of inputs that may be overwritten
     return Translated("instance_norm", call.tensors(3), {"eps": call.attr("epsilon")}), x
 
 

@@ -47,9 +47,7 @@ def rms_norm(operation: Operation) -> Draft:
 
 
 def _norm(operation: Operation, op: str, plain: str, names: tuple[str, ...]) -> Draft:
-    rank, eps = int(operation.attr("rank")), float(operation.attr("eps"))
-    # Who spells a norm out may have rounded it to float32.
-    eps = eps if operation.node.dtype == "float64" else shortest(eps)
+    rank, eps = int(operation.attr("rank")), _eps(operation)
     given = {name: node for place, name in enumerate(names, 1) if (node := operation.input(place)) is not None}
     if rank > 1 and not given:
         return _norm_of_groups(operation, rank, plain, eps)
@@ -62,6 +60,12 @@ def _norm(operation: Operation, op: str, plain: str, names: tuple[str, ...]) -> 
     text += " * gamma[n]" if "gamma" in given else ""
     text += " + beta[n]" if "beta" in given else ""
     return draft_of(ProgramOp(text), args, (x, *vectors), operation, view)
+
+
+def _eps(operation: Operation) -> float:
+    """What is added to a variance: who spells a norm out, and ONNX, may have rounded it to float32."""
+    eps = float(operation.attr("eps"))
+    return eps if operation.node.dtype == "float64" else shortest(eps)
 
 
 def _norm_of_groups(operation: Operation, rank: int, plain: str, eps: float) -> Draft:
@@ -89,7 +93,7 @@ def instance_norm(operation: Operation) -> Draft:
     sizes = {"b": shape[0], "c": shape[1], "n": product(shape[2:])}
     view = ((0,), (1,), tuple(range(2, len(shape))))
     vectors = [operand(graph, name, operation.tensor(at), (shape[1],)) for at, name in enumerate(("gamma", "beta"), 1)]
-    text = PLAIN_NORM.format(eps=float(operation.attr("eps")), m="b, c", n="n", size="extent(n)")
+    text = PLAIN_NORM.format(eps=_eps(operation), m="b, c", n="n", size="extent(n)")
     text += " * gamma[c] + beta[c]"
     return draft_of(ProgramOp(text), sizes, (Operand("x", x.name, view), *vectors), operation, view)
 

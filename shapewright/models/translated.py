@@ -44,6 +44,13 @@ def clamped(x: Input, low: Any, high: Any) -> Translated:
     return Translated("clamp", (x,), {"low": number(low), "high": number(high)})
 
 
+def celu(x: Input, alpha: float) -> Translated:
+    """``alpha * (exp(x / alpha) - 1)`` where x is negative, x elsewhere. Raises CannotLift unless alpha is positive."""
+    if alpha <= 0:
+        raise CannotLift("its alpha is not positive")
+    return scaled_elu(x, alpha, 1.0, 1.0 / alpha)
+
+
 def scaled_elu(x: Input, slope: float, scale: float, inner: float) -> Translated:
     """``slope * (exp(inner * x) - 1)`` where x is negative, ``scale * x`` elsewhere."""
     if scale == inner == 1:

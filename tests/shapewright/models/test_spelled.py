@@ -36,6 +36,7 @@ OPERATORS: dict[str, tuple[Callable[..., Any], tuple[nn.Module, ...], list[str] 
     "groups of rows": (lambda norm, x: norm(x.flatten(2)), (_varied(nn.GroupNorm(2, 8)),), ["layer_norm + mul + add"]),
     "groups of numbers": (lambda norm, x: norm(x[:, :, 0, 0]), (_varied(nn.GroupNorm(2, 8)),), None),
     "instances": (_activated, (_varied(nn.InstanceNorm2d(8, affine=True)),), ["layer_norm + mul + add + silu"]),
+    "a norm of all axes but one": (lambda x: functional.layer_norm(x, x.shape[1:]), (), ["layer_norm"]),
     "instances alone": (functional.instance_norm, (), ["layer_norm"]),
     "sum with a product": (lambda x: torch.addcmul(x, x, x.sigmoid(), value=3).tanh(), (), None),
     "lengths": (lambda x: torch.linalg.vector_norm(x, dim=(1, 2), keepdim=True), (), None),

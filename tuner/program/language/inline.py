@@ -51,11 +51,11 @@ def with_producers(workload: Workload, stage: Stage) -> tuple[Stage, frozenset[s
     bodies: dict[str, Stage] = {}
     for each in (each for each in stages if each.tensor in taken):
         body = rebuild(each.body, lambda node: substituted(node, bodies, workload))
+        # Counted at each link: a chain that reads each stage twice doubles with every one.
+        if node_count(body) > MAX_NODES:
+            return stage, frozenset()
         bodies[each.tensor] = replace(each, body=body)
-    long = bodies[stage.tensor]
-    if node_count(long.body) > MAX_NODES:
-        return stage, frozenset()
-    return long, frozenset(taken - {stage.tensor})
+    return bodies[stage.tensor], frozenset(taken - {stage.tensor})
 
 
 def substituted(node: Expr, bodies: Mapping[str, Stage], workload: Workload) -> Expr:

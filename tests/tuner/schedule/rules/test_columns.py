@@ -53,6 +53,15 @@ def test_any_sizes(share: int, name: str, reducer: str, threads: int, seed: int,
     assert built_problems(task, kernel, shapes) == []
 
 
+def test_steps_before_that_would_grow_without_bound_are_refused() -> None:
+    """Each reads the one before twice: put into one another they would be 2 to the power of their number."""
+    lines = [f"y{n + 1}[m, n] = y{n}[m, n] * y{n}[m, n]" for n in range(12)]
+    data = {"program": "\n".join([*lines, "o[n] = sum(m) y12[m, n]"]), "extents": {"m": 8, "n": 8}}
+    answer = match(workload_from_json(data))
+    assert isinstance(answer, NoMatch)
+    assert "other axes than the reduction" in answer.reason
+
+
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
