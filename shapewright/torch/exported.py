@@ -65,10 +65,10 @@ def compile_exported(
     """Compile ``program`` with the libraries of ``source`` (the service of SHAPEWRIGHT_URL if left out).
 
     Its weights are those of the model; one that is changed in place is packed anew at the next call, as with the
-    backend (``sw.torch.forget``). With ``freeze`` libraries read them once, and again after ``sw.torch.forget()``; a
-    call does not look whether they have changed. ``strict``, ``threads``, and the further ``options`` (``rest``,
-    ``inductor``) are the backend's. Raises InvalidInput for a program that takes what is neither tensor, size nor
-    constant, or inputs whose axes are in another order.
+    backend (``sw.torch.forget``). With ``freeze`` libraries read them once, and again after ``sw.torch.forget()``, and
+    what is computed of weights alone is computed as seldom; a call does not look whether they have changed.
+    ``strict``, ``threads``, and the further ``options`` (``rest``, ``inductor``) are the backend's. Raises InvalidInput
+    for a program that takes what is neither tensor, size nor constant, or inputs whose axes are in another order.
     """
     if not isinstance(program, ExportedProgram):
         raise InvalidInput("program", f"{type(program).__name__} is none", "what torch.export.export(model, ...) gives")

@@ -20,8 +20,14 @@ Compiled = Callable[..., Any]
 PLAIN_OUTPUTS = (OutputType.non_alias, OutputType.unsafe_view_alias)
 """Outputs that go to the caller as the graph gives them."""
 
+FOLDED = "shapewright_folded"
+"""What an attribute of a graph that holds what was computed of constants is marked with: the name of the constant."""
+
 _constants: dict[int, dict[str, torch.Tensor]] = {}
-"""By the number of the program, and by their names in its module."""
+"""By the number of the program, and by their names in its module; what was computed of them has names that no module
+has."""
+_folded: dict[int, list[object]] = {}
+"""What computes these anew, by the number of the program."""
 
 
 def keep_constants(program: int, module: torch.nn.Module) -> None:
@@ -34,8 +40,19 @@ def constants_of(program: int, names: Iterable[str]) -> list[torch.Tensor]:
     return [_constants[program][name] for name in names]
 
 
+def keep_folded(program: int, folded: object, values: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Keep ``values``, which ``folded`` has computed of the constants of a program, as further ones. Returns them by
+    the names that they have now."""
+    _folded.setdefault(program, []).append(folded)
+    own, first = _constants[program], len(_constants[program])
+    named = {f"folded {first + number}": value for number, value in enumerate(values)}
+    own.update(named)
+    return named
+
+
 def forget_constants(program: int) -> None:
     _constants.pop(program, None)
+    _folded.pop(program, None)
 
 
 def name_of(placeholder: fx.Node) -> str | None:
@@ -47,16 +64,17 @@ def name_of(placeholder: fx.Node) -> str | None:
 class Direct:
     """Compiled code that is called with a program's inputs, past AOTAutograd. Safe to use from several threads."""
 
-    def __init__(self, compiled: Compiled, program: int, origins: Sequence[Any]) -> None:
-        """``origins``: of each argument of ``compiled``, as AOTAutograd describes them."""
+    def __init__(self, compiled: Compiled, program: int, origins: Sequence[Any], folded: Sequence[str]) -> None:
+        """``origins``: of each argument of ``compiled``, as AOTAutograd describes them; ``folded``: the names of the
+        constants behind them."""
         names = [None if isinstance(each, PlainAOTInput) else each.target for each in origins]
-        constants = constants_of(program, (name for name in names if name is not None))
+        constants = constants_of(program, [*(name for name in names if name is not None), *folded])
         self._compiled, self._constants = compiled, constants
         numbers = iter(range(len(constants)))
         self._places = [
             next(numbers) if name is not None else len(constants) + each.idx
             for name, each in zip(names, origins, strict=True)
-        ]
+        ] + list(numbers)
 
     def __call__(self, *inputs: Any) -> Any:
         given = [*self._constants, *inputs]
@@ -74,7 +92,8 @@ def compiled_without_constants(
     program: int, module: fx.GraphModule, examples: Sequence[Any], compiler: Compiled, static_input_idxs: Sequence[int],
     **options: Any,
 ) -> tuple[Compiled, Direct | None]:  # fmt: skip
-    """Inductor's ``compiler`` run without the parameters and buffers that no node of ``module`` reads.
+    """Inductor's ``compiler`` run without the parameters and buffers that no node of ``module`` reads, and given what
+    was computed of them: attributes would be kept on disk with the code, and be those of another program.
 
     Returns what AOTAutograd calls, and what a program may call in its place: None where AOTAutograd has more to do.
     """
@@ -82,21 +101,41 @@ def compiled_without_constants(
     places = [place for place, node in enumerate(inputs) if node.users or name_of(node) is None]
     for place in set(range(len(inputs))) - set(places):
         module.graph.erase_node(inputs[place])
+    folded = _folded_as_inputs(module)
     module.recompile()
     static = [number for number, place in enumerate(places) if place in set(static_input_idxs)]
-    some = [examples[place] for place in places]
+    static += range(len(places), len(places) + len(folded))
+    some = [*(examples[place] for place in places), *folded.values()]
     compiled = compiler(module, some, static_input_idxs=static, **options)
+    constants = constants_of(program, folded)
 
     def run(args: list[Any]) -> Any:
-        some = [args[place] for place in places]
+        some = [*(args[place] for place in places), *constants]
         args.clear()
         return compiled(some)
 
     run._boxed_call = True  # type: ignore[attr-defined]
-    return run, _direct(compiled, program, [inputs[place] for place in places])
+    return run, _direct(compiled, program, [inputs[place] for place in places], list(folded))
 
 
-def _direct(compiled: Compiled, program: int, inputs: Sequence[fx.Node]) -> Direct | None:
+def _folded_as_inputs(module: fx.GraphModule) -> dict[str, Any]:
+    """Inputs in the place of the attributes that hold what was computed of constants, behind the others; by the names
+    of the constants their values in the graph."""
+    graph, found = module.graph, dict[str, Any]()
+    *_, last = graph.find_nodes(op="placeholder")
+    for node in list(graph.find_nodes(op="get_attr")):
+        if (name := node.meta.get(FOLDED)) is None:
+            continue
+        with graph.inserting_after(last):
+            last = graph.placeholder(str(node.target))
+        last.meta = dict(node.meta)
+        node.replace_all_uses_with(last)
+        graph.erase_node(node)
+        found[name] = last.meta["val"]
+    return found
+
+
+def _direct(compiled: Compiled, program: int, inputs: Sequence[fx.Node], folded: Sequence[str]) -> Direct | None:
     """None where a program writes to its inputs, or its outputs share memory with them or with one another."""
     context = TracingContext.try_get()
     metadata = context.fw_metadata if context is not None else None
@@ -106,4 +145,4 @@ def _direct(compiled: Compiled, program: int, inputs: Sequence[fx.Node]) -> Dire
         return None
     writes = metadata.num_mutated_inp_runtime_indices or metadata.tokens or metadata.is_rng_op_functionalized
     are_plain = all(each.output_type in PLAIN_OUTPUTS for each in metadata.output_info)
-    return Direct(compiled, program, origins) if are_plain and not writes else None
+    return Direct(compiled, program, origins, folded) if are_plain and not writes else None

@@ -24,6 +24,7 @@ from shapewright.models.fast_paths import spelled_out
 from shapewright.models.graph import CannotLift
 from shapewright.torch.chains import make_chains
 from shapewright.torch.changing import changing_numbers
+from shapewright.torch.folding import fold_constants
 from shapewright.torch.frozen import compiled_without_constants, name_of
 from shapewright.torch.repeats import merge_repeats
 from shapewright.torch.rest import is_little
@@ -66,9 +67,10 @@ class Rewritten:
         traced = _traced(module, self._table)
         merge_repeats(traced.graph)
         pairs = zip(_inputs(graph), _inputs(traced.graph), strict=True)
-        make_chains(
-            traced, {again.name: name_of(node) for node, again in pairs if node.name in constants}, self._frozen
-        )
+        staying = {again.name: name_of(node) for node, again in pairs if node.name in constants}
+        if self._frozen:
+            staying |= fold_constants(traced, staying, self._frozen)
+        make_chains(traced, staying, self._frozen)
         self.leaves_little = is_little(traced.graph)
         _replace_by(module, traced)
 

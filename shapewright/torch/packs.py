@@ -41,6 +41,14 @@ class Told(Protocol):
     def forget(self) -> None: ...
 
 
+class Made(Protocol):
+    """Holds what was made of constants, and drops it, or makes it anew, of those in some storages or of all."""
+
+    def forget(self, storages: Collection[int] | None = None) -> None: ...
+
+    def __len__(self) -> int: ...
+
+
 def changes() -> int:
     """Another number whenever something was made or dropped."""
     return _now
@@ -48,6 +56,11 @@ def changes() -> int:
 
 def tell_changes(told: Told) -> None:
     _told.add(told)
+
+
+def tell_forgotten(made: Made) -> None:
+    """Have ``forget`` reach what was made, as long as somebody keeps it."""
+    _all.add(made)
 
 
 def checks_values() -> bool:
@@ -60,7 +73,8 @@ _now = 0
 _told: weakref.WeakSet[Told] = weakref.WeakSet()
 
 
-def _changed() -> None:
+def note_change() -> None:
+    """Something was made or dropped."""
     global _now  # noqa: PLW0603 - one number for all
     # Of two threads that come here at once either number is a new one.
     _now = next(_numbers)
@@ -128,7 +142,7 @@ class Packs:
         self._lock = threading.Lock()
         if checks_values():
             self._check()
-        _all.add(self)
+        tell_forgotten(self)
 
     def of(self, *tensors: torch.Tensor) -> Any:
         entry = self._entries.get(tensors[0].data_ptr())
@@ -170,7 +184,7 @@ class Packs:
                 entry = _Entry(tensors, self._make(*tensors))
                 alive = {pointer: other for pointer, other in self._entries.items() if not other.is_dead}
                 self._entries = {**alive, tensors[0].data_ptr(): entry}
-                _changed()
+                note_change()
             return entry.made
 
     def _check(self) -> None:
@@ -194,7 +208,7 @@ class Packs:
         with self._lock:
             entries = self._entries if storages is not None else {}
             self._entries = {pointer: each for pointer, each in entries.items() if not each.is_of(storages or ())}
-        _changed()
+        note_change()
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -214,8 +228,8 @@ def forget(tensors: Sequence[torch.Tensor] | None = None) -> None:
     if tensors is None:
         MEMORY.release()
     storages = None if tensors is None else {each.untyped_storage()._cdata for each in tensors if _has_storage(each)}
-    for packs in list(_all):
-        packs.forget(storages)
+    for made in list(_all):
+        made.forget(storages)
 
 
 def _has_storage(tensor: torch.Tensor) -> bool:
@@ -228,5 +242,5 @@ def _forget_stepped(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) ->
         forget([each for group in optimizer.param_groups for each in group["params"]])
 
 
-_all: weakref.WeakSet[Packs] = weakref.WeakSet()
+_all: weakref.WeakSet[Made] = weakref.WeakSet()
 register_optimizer_step_post_hook(_forget_stepped)

@@ -18,7 +18,7 @@ def merge_repeats(graph: fx.Graph) -> None:
     """Compute what nodes of the same operator and arguments make once, in a graph that writes to no value."""
     first: dict[tuple[object, str], fx.Node] = {}
     for node in list(graph.nodes):
-        if not _is_function(node) or _is_returned(node):
+        if not is_function(node) or is_returned(node):
             continue
         # Numbers that are equal and of different types are written otherwise, and nodes are told by their names.
         earlier = first.setdefault((node.target, repr((node.args, node.kwargs))), node)
@@ -27,7 +27,7 @@ def merge_repeats(graph: fx.Graph) -> None:
             graph.erase_node(node)
 
 
-def _is_function(node: fx.Node) -> bool:
+def is_function(node: fx.Node) -> bool:
     """Whether equal arguments make equal values."""
     if node.op != "call_function" or free_unbacked_symbols(node.meta.get("val")):
         return False
@@ -43,9 +43,9 @@ def is_random(node: fx.Node) -> bool:
     return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
 
 
-def _is_returned(node: fx.Node) -> bool:
+def is_returned(node: fx.Node) -> bool:
     """Whether the caller gets a value, or a view of it: two results do not share memory."""
-    return any(user.op == "output" or (is_view(user) and _is_returned(user)) for user in node.users)
+    return any(user.op == "output" or (is_view(user) and is_returned(user)) for user in node.users)
 
 
 def is_view(node: fx.Node) -> bool:
