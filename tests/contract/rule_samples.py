@@ -186,6 +186,9 @@ SAMPLES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "conv2d-groups": _op("conv2d", b="T", c=4, h=7, w=9, o=34, r=2, s=3, groups=2, dilation=2),
         "conv2d-groups-nhwc": _op("conv2d", b="T", c=4, h=7, w=9, o=6, r=2, s=3, groups=2, pad=1, layout="nhwc"),
         "conv2d-1x1": _op("conv2d", b="T", c=19, h=5, w=7, o=11, r=1, s=1),
+        "conv2d-1x1-residual": _op(
+            "conv2d", epilogue=("bias", "add", "relu"), b=2, c=33, h="T", w=5, o=40, r=1, s=1
+        ),
         "conv3d": _op("conv3d", b=2, c=2, d="T", h=4, w=5, o=3, t=2, r=2, s=2, pad=1),
         "conv2d_transpose": _op("conv2d_transpose", b=1, c=3, h="T", w=4, o=5, r=3, s=3, stride=2, pad=1),
         "conv1d_transpose-nhwc": _op(

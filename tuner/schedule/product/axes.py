@@ -32,6 +32,9 @@ FEW_ALONG_K = 2
 MAX_FEW = 4
 """The most columns that count as few."""
 
+APART, JOINED, TURNED = range(3)
+"""Choices of ``join``: m and n hold those of their axes that lie together in the output, or all of them; or vectors run
+along n, and the output lies along m (turned.py)."""
 ROWS_IN_PLACE, ROWS_PACKED, IN_IMAGE = range(3)
 """Choices of ``rows``: they are read as they lie, packed for each block, or read in a padded copy of an image."""
 HEIGHTS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14)

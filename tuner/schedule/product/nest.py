@@ -38,6 +38,7 @@ from tuner.schedule.product.few import FewTile, with_few
 from tuner.schedule.product.matrices import MatrixTile, finish_waiting, with_totals
 from tuner.schedule.product.product import ceil_div
 from tuner.schedule.product.readers import Each, PanelSource, RowReader, RowSource, panel_source, row_source
+from tuner.schedule.product.turned import TurnedTile
 from tuner.schedule.product.vectors import VectorTile
 from tuner.schedule.tir import I, TirExpr, i64, tirx
 
@@ -248,7 +249,8 @@ class Nest:
     def write_tiles(self, strip: Each, chunk: Chunk, rows: RowReader, block: Block) -> None:
         """The full tiles of one block, each over all panels of a strip before the next one, then the ragged rest of
         the rows if the block ends them."""
-        kind = VectorTile if self.context.words.atom.unit is None else MatrixTile
+        of_vectors = TurnedTile if self.context.result.is_turned else VectorTile
+        kind = of_vectors if self.context.words.atom.unit is None else MatrixTile
 
         def tile(row: TirExpr, height: int, ordinal: TirExpr, valid: TirExpr | None = None) -> None:
             def one(panel: Panel) -> None:

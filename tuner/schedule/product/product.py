@@ -293,6 +293,8 @@ class Result:
     dtype: str
     computed: str
     epilogue: tuple[Stage, ...] = ()
+    is_turned: ClassVar[bool] = False
+    """Whether results lie along m (operands/turned.py)."""
 
     def row(self, context: EmitContext, row: TirExpr) -> Place:
         """A row, along n, where tiles write to it."""

@@ -14,13 +14,14 @@ from tuner.program.language.notation import Stage
 from tuner.program.target import Hardware
 from tuner.schedule.product.atom import Atom
 from tuner.schedule.product.atoms import FMA, atoms_either_way
-from tuner.schedule.product.axes import MAX_FEW
+from tuner.schedule.product.axes import APART, JOINED, MAX_FEW, TURNED
 from tuner.schedule.product.match.factors import Part, in_words, size_of
 from tuner.schedule.product.match.phases import Phase
 from tuner.schedule.product.operands import gathered
 from tuner.schedule.product.operands.columns import Columns, are_in_two
 from tuner.schedule.product.operands.image import Image
 from tuner.schedule.product.operands.matrix import ViewedColumns, ViewedResult, ViewedRows
+from tuner.schedule.product.operands.turned import TurnedResult, TurnedRows
 from tuner.schedule.product.product import DTYPE, Product, can_hold_partial
 from tuner.schedule.rule import Extents
 from tuner.schedule.vector.memory import permutes
@@ -36,7 +37,7 @@ class Form:
     m: tuple[str, ...]
     n: tuple[str, ...]
     k: tuple[str, ...]
-    left: gathered.AheadRows | gathered.GatheredRows | ViewedRows
+    left: gathered.AheadRows | gathered.GatheredRows | ViewedRows | TurnedRows
     right: gathered.AheadColumns | gathered.GatheredColumns | ViewedColumns
     out: str
     out_dtype: str
@@ -64,6 +65,21 @@ class Form:
     @property
     def joined(self) -> bool:
         return self.out_roles is None
+
+    @property
+    def is_turned(self) -> bool:
+        """Whether vectors run along n, and the output lies along m."""
+        return isinstance(self.left, TurnedRows)
+
+    @property
+    def last(self) -> str:
+        """The role that the output lies along, where results are written in place."""
+        return "m" if self.is_turned else "n"
+
+    @property
+    def join(self) -> int:
+        """The choice of ``join`` that it is."""
+        return JOINED if self.joined else TURNED if self.is_turned else APART
 
     @property
     def can_hold_partial(self) -> bool:
@@ -107,7 +123,8 @@ class Form:
         if isinstance(right, gathered.GatheredColumns):
             right = replace(right, columns=self.columns)
         scattered = gathered.ScatteredResult(self.total, dtype=self.out_dtype, computed=self.computed)
-        direct = ViewedResult(dtype=self.out_dtype, computed=self.computed, epilogue=self.stages)
+        kind = TurnedResult if self.is_turned else ViewedResult
+        direct = kind(dtype=self.out_dtype, computed=self.computed, epilogue=self.stages)
         return Product(
             axes={},
             left=self.left,
@@ -118,7 +135,7 @@ class Form:
             atoms=self.dots,
             has_batch=bool(self.outer),
             sizes=self.by_role,
-            is_by_panel=True,
+            is_by_panel=not self.is_turned,
         )
 
     @cached_property

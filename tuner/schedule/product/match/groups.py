@@ -12,7 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from tuner.program.language.expr import Axis, Cast, Expr, Extent, Read, reads
+from tuner.program.language.dims import DimExpr
+from tuner.program.language.expr import Axis, Cast, Expr, Extent, Read, axes_of, reads
+from tuner.program.language.program import index_dim
 from tuner.program.language.workload import Workload
 from tuner.schedule.access import is_plain, values
 from tuner.schedule.product.atoms import FMA
@@ -37,10 +39,12 @@ from tuner.schedule.product.operands.columns import columns_of
 from tuner.schedule.product.operands.gathered import AheadColumns, AheadRows, GatheredColumns, GatheredRows
 from tuner.schedule.product.operands.image import image_of
 from tuner.schedule.product.operands.matrix import ViewedColumns, ViewedRows
+from tuner.schedule.product.operands.turned import TurnedRows
 from tuner.schedule.product.product import DTYPE, UNSUPPORTED
 from tuner.schedule.rule import Mismatch, NoMatch, matched, need, pattern
 
 Side = TypeVar("Side")
+ONE = DimExpr.of(1)
 MIN_COLUMNS = 8
 """A fixed n of fewer columns is not worth vectors of its own."""
 
@@ -56,7 +60,7 @@ def forms(workload: Workload) -> tuple[Form, ...]:
     plain.need_chain(workload, first, rest, (), lambda read: read.tensor not in workload.program.stage, has_axes=True)
     padded = {name for name, _ in workload.padding} & set(workload.program.stage)
     need(not padded, f"{', '.join(sorted(padded))} is padded")
-    return _in_phases(workload) or _grouped(workload)
+    return _in_phases(workload) or (*_grouped(workload), *_turned(workload))
 
 
 def forms_of(workload: Workload) -> tuple[Form, ...]:
@@ -64,9 +68,9 @@ def forms_of(workload: Workload) -> tuple[Form, ...]:
     return matched(workload, forms(workload))
 
 
-def form_of(workload: Workload, joined: bool) -> Form:
-    """The one that ``joined`` asks for, which must be there."""
-    return next(form for form in forms_of(workload) if form.joined == joined)
+def form_of(workload: Workload, join: int) -> Form:
+    """The one that a choice of ``join`` asks for, which must be there."""
+    return next(form for form in forms_of(workload) if form.join == join)
 
 
 def _need_types(workload: Workload) -> None:
@@ -147,6 +151,50 @@ def _grouped(workload: Workload, phase: Phase | None = None, seed: str | None = 
     return (*kept, *(() if is_whole and kept else (form(rows, columns, True),)))
 
 
+def _turned(workload: Workload) -> tuple[Form, ...]:
+    """The grouping by which vectors run along the columns of a constant, and rows are read where they lie, if the other
+    operand and the output lie along m: a convolution of one element, of images that lie channel by channel."""
+    first, *rest = workload.program.stages
+    factors, tensors = factors_of(first.body), workload.tensors
+    new = tuple(each for each in factors if isinstance(each, Read) and each.tensor not in workload.constants)
+    kept = tuple(each for each in factors if isinstance(each, Read) and each.tensor in workload.constants)
+    is_float = total_of(workload) == DTYPE and all(tensor.dtype == DTYPE for tensor in tensors.values())
+    if len(factors) != 2 or len(new) != 1 or len(kept) != 1 or not is_float:
+        return ()
+    parts = parts_of(workload, first)
+    out, of_left, of_right = names_of(parts, first.axes), needed(new[0], parts), needed(kept[0], parts)
+    if not of_left & set(out) - of_right or not of_right & set(out) - of_left:
+        return ()
+    m = _last_run(out, [name for name in out if name in of_left - of_right])
+    n = _last_run(out, [name for name in out if name in of_right - of_left])
+    steps = ordered_steps(workload, first, new, kept)
+    long = tuple(name for name in steps if parts[name].extent != ONE)
+    roles, out_roles = merged(_places(workload, parts, new[0]), {"k": long, "m": m}), merged(out, {"m": m, "n": n})
+    right = _operand(workload, parts, kept, {"n": n, "k": steps}, "n", _COLUMNS)
+    if not right.is_packed_ahead or (roles or ())[-2:] != ("k", "m") or (out_roles or ())[-1:] != ("m",):
+        return ()
+    written, outer = workload.outputs[0], tuple(name for name in out if name not in (*m, *n))
+    left = TurnedRows(new, roles or (), DTYPE, DTYPE)
+    form = Form(
+        parts, outer, m, n, steps, left, right, written.name, written.dtype, out_roles, DTYPE, first.tensor, tuple(rest)
+    )
+    return (form,) if _is_direct(workload, form) else ()
+
+
+def _places(workload: Workload, parts: Mapping[str, Part], read: Read) -> list[str]:
+    """The parts that the dims of a tensor are, one each, windows of one element left out; none for another tensor."""
+    names = []
+    for index, size in zip(read.indices, workload.tensors[read.tensor].dims, strict=True):
+        long = [axis for axis in axes_of(index) if workload.sizes[axis] != ONE]
+        own = long or [axis for axis in axes_of(index) if axis in workload.program.stages[0].axes]
+        terms = dict(dim.terms) if (dim := index_dim(index)) is not None else {}
+        is_axis = len(own) == 1 and terms.get((own[0],)) == 1 and not terms.get(())
+        if not is_axis or workload.sizes[own[0]] != size or own[0] not in parts:
+            return []
+        names += own
+    return names
+
+
 def _suffix(out: tuple[str, ...], names: Sequence[str]) -> tuple[str, ...]:
     """The last parts of the output, as far as they are among ``names``; one of a single element may be any."""
     first = len(out)
@@ -202,12 +250,12 @@ def viewed(workload: Workload, form: Form, read: Read, groups: Mapping[str, tupl
     if dims is None or not is_plain(read):
         return None
     roles = merged([name for dim in dims for name in dim], groups)
-    return roles if roles is not None and ("n" not in roles or roles[-1] == "n") else None
+    return roles if roles is not None and (form.last not in roles or roles[-1] == form.last) else None
 
 
 def _is_direct(workload: Workload, form: Form) -> bool:
     """Whether results can be written where they belong, through the epilogue, vector by vector."""
-    if form.out_roles is None or form.out_roles[-1] != "n":
+    if form.out_roles is None or form.out_roles[-1] != form.last:
         return False
     groups = {"m": form.m, "n": form.n}
     # Sums of integers are cast before anything else is done with them.

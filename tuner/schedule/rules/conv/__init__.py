@@ -10,7 +10,8 @@ every product, and:
 ``edge``  0 and 1 as there; 2: of a fixed number of columns the few behind whole vectors are computed along k
 ``pack``  0 to 2 as there; 3: panels are read in a padded copy of the part of the image that some of them are in
 ``join``  1: m and n hold all of their axes, results go through a buffer; 0: they hold those that lie together in the
-          output, which is written in place, and others are walked outside
+          output, which is written in place, and others are walked outside; 2: of a window of one element, vectors run
+          along the channels, which are packed ahead, and tiles are transposed before they are written
 ``group`` elements of k in one step, where there are instructions for several (tuner/schedule/product/atoms.py)
 ========  =====================================================================================================
 
@@ -28,7 +29,6 @@ from tuner.errors import IllegalKernel
 from tuner.program.job.task import SearchTask
 from tuner.program.language.workload import Workload
 from tuner.program.target import Hardware, Target
-from tuner.schedule.access import Dim
 from tuner.schedule.function import KernelFunction
 from tuner.schedule.layout import Layout
 from tuner.schedule.loops.estimates import Floats
@@ -36,11 +36,14 @@ from tuner.schedule.product import estimate
 from tuner.schedule.product.atom import Atom
 from tuner.schedule.product.atoms import best_of_vectors
 from tuner.schedule.product.axes import (
+    BY_BLOCK,
     FEW_ALONG_K,
     IN_COPY,
     IN_IMAGE,
     IN_PLACE,
     MAX_FEW,
+    TURNED,
+    WIDE,
     atom_axes,
     atom_of,
     canonicalised,
@@ -53,26 +56,18 @@ from tuner.schedule.product.axes import (
     tiles,
 )
 from tuner.schedule.product.legal import check
-from tuner.schedule.product.match.factors import is_contiguous
 from tuner.schedule.product.match.form import Form
 from tuner.schedule.product.match.groups import form_of, forms, forms_of
-from tuner.schedule.product.operands.image import Image
 from tuner.schedule.product.parts import most_partial_bytes, split_axes
 from tuner.schedule.product.product import DTYPE
 from tuner.schedule.product.rule import by_choice
 from tuner.schedule.rule import Extents, NoMatch, Tiles, TirRule
 from tuner.schedule.rules.conv.emit import layouts_of, write
+from tuner.schedule.rules.conv.moving import moving_cycles
 from tuner.schedule.space import Axis, MicroKernel, SearchSpace
 
-# Cycles, on one core of a Zen 4 server unless said otherwise.
-BY_VECTOR = 0.3
-"""An element that is gathered in vectors; one alone takes ``estimate.GATHERED``."""
-SCATTERED = 0.5
-"""An element of the results that goes through a buffer."""
-STARTS = 1.2
-"""A row of which it is noted where its window starts; measured on one Zen 5 core."""
-PICKED = 1.5
-"""A vector that is picked from two vectors of a copy, for each tile."""
+UNTURNED = ("kc", "fetch", "rows", "edge", "pack")
+"""Axes that have one choice, 0, where tiles are transposed."""
 
 
 class Conv(TirRule):
@@ -90,7 +85,7 @@ class Conv(TirRule):
 
     def workspace_bytes(self, task: SearchTask) -> int:
         """Bytes of a right operand that is gathered as a whole, and of sums over parts of k; all else is of a block."""
-        found = forms_of(task.workload)
+        found = [form for form in forms_of(task.workload) if not form.is_turned]
         form, sums = found[-1], max(0 if each.phases else most_partial_bytes(task, each.product) for each in found)
         if form.right.is_packed_ahead or not form.left.is_gathered:
             return sums
@@ -101,7 +96,7 @@ class Conv(TirRule):
     def space(self, task: SearchTask) -> SearchSpace:
         hardware, found = task.known_target.hardware, forms_of(task.workload)
         atoms = _atoms(hardware, found)
-        packings = _packings(hardware, atoms, found)
+        packings, turned = _packings(hardware, atoms, found), {IN_PLACE for form in found if form.is_turned}
         axes = (
             *tile_axes(found[0].steps, atoms, in_place=IN_PLACE in packings),
             Axis("rows", "rows of a block are gathered", _rows(atoms, found)),
@@ -110,15 +105,15 @@ class Conv(TirRule):
                 any("n" in form.dynamic and not form.phases for form in found),
                 are_few=any(form.few(hardware.lanes()) for form in found),
             ),
-            Axis("pack", "panels are gathered at each call", packings),
+            Axis("pack", "panels are gathered at each call", tuple(sorted({*packings, *turned}))),
             *thread_axes(task.threads, any(form.outer for form in found)),
             *atom_axes(atoms),
-            *panel_axes(found[0].right.is_packed_ahead),
-            Axis("join", "m and n hold all of their axes", tuple(sorted(int(form.joined) for form in found))),
+            *panel_axes(any(form.right.is_packed_ahead for form in found)),
+            Axis("join", "m and n hold all of their axes", tuple(sorted(form.join for form in found))),
             *_split_axes(task, found),
         )
         # Once: to look a workload up takes longer than all the rest of a check.
-        of_join = {int(form.joined): (form, form.product.atoms(hardware)) for form in found}
+        of_join = {form.join: (form, form.product.atoms(hardware)) for form in found}
         return SearchSpace(
             self.name, self.version, axes,
             check=lambda kernel: _check(kernel, *of_join[kernel["join"]], task.threads, hardware),
@@ -128,11 +123,11 @@ class Conv(TirRule):
     def default_kernel(self, task: SearchTask) -> MicroKernel:
         """A square-ish tile, three quarters of the registers, k in chunks that stay in cache."""
         space, form, hardware = self.space(task), forms_of(task.workload)[0], task.known_target.hardware
-        choices = {axis.name: axis.choices for axis in space.axes}
-        pack = choices["pack"][-1] if form.left.is_gathered else choices["pack"][0]
+        choices, atoms = {axis.name: axis.choices for axis in space.axes}, _atoms(hardware, [form])
+        pack = _packings(hardware, atoms, forms_of(task.workload))[-1 if form.left.is_gathered else 0]
         values = default_values(
-            task, bool(form.outer), kc=256 if 256 in choices["kc"] else 0, pack=pack, join=int(form.joined),
-            rows=0 if pack == 1 else min(1, choices["rows"][-1]), group=best_of_vectors(_atoms(hardware, [form])),
+            task, bool(form.outer), kc=256 if 256 in choices["kc"] else 0, pack=pack, join=form.join,
+            rows=0 if pack == 1 else min(1, choices["rows"][-1]), group=best_of_vectors(atoms),
         )  # fmt: skip
         return space.kernel(space.canonicalise(values))
 
@@ -140,8 +135,8 @@ class Conv(TirRule):
         """The engine's estimate, and what gathering and scattering add."""
 
         def of(join: int, some: Sequence[MicroKernel]) -> Floats:
-            each = form_of(task.workload, bool(join)).each
-            moving = sum(_moving_cycles(task, form, some, extents) for form in each) / task.rates.clock_hz
+            each = form_of(task.workload, join).each
+            moving = sum(moving_cycles(task, form, some, extents) for form in each) / task.rates.clock_hz
             return np.asarray(moving + sum(estimate.latency_s(task, form.product, some, extents) for form in each))
 
         return by_choice("join", kernels, of)
@@ -150,9 +145,9 @@ class Conv(TirRule):
         """The features of every product, and the cycles of moving elements."""
 
         def of(join: int, some: Sequence[MicroKernel]) -> Floats:
-            form = form_of(task.workload, bool(join))
+            form = form_of(task.workload, join)
             base = estimate.features(task, form.product, some, extents)
-            moving = np.log2(sum(_moving_cycles(task, own, some, extents) for own in form.each) + 1.0)
+            moving = np.log2(sum(moving_cycles(task, own, some, extents) for own in form.each) + 1.0)
             return np.concatenate([base, moving[:, :, None]], axis=2)
 
         return by_choice("join", kernels, of).astype(np.float32)
@@ -165,7 +160,7 @@ class Conv(TirRule):
         return parts_of_k(kernel) == 1
 
     def tiles(self, task: SearchTask, kernel: MicroKernel) -> Tiles:
-        form = form_of(task.workload, bool(kernel["join"]))
+        form = form_of(task.workload, kernel["join"])
         rows, columns = (tuple(form.parts[name].axis for name in names) for names in (form.m, form.n))
         return tiles(task, kernel, rows, columns)
 
@@ -194,6 +189,10 @@ def _check(kernel: MicroKernel, form: Form, atoms: Mapping[int, Atom], threads: 
 
 
 def _canonical(values: Mapping[str, int], form: Form, atoms: Mapping[int, Atom], hardware: Hardware) -> dict[str, int]:
+    if form.is_turned:
+        values = {**values, **dict.fromkeys(UNTURNED, 0)}
+    elif values["pack"] == IN_PLACE and _is_packed(form):
+        values = {**values, "pack": BY_BLOCK}
     if values["pack"] == IN_COPY:
         is_copied = form.copies_columns(hardware) and values.get("group", 1) == 1
         values = {**values, "near": 0} if is_copied else {**values, "pack": 1}
@@ -207,6 +206,17 @@ def _forced(
 ) -> Iterator[tuple[str, int, str]]:  # fmt: skip
     """What form and instruction leave no choice of: the axis, its value, and what is said of another one."""
     atom = atom_of(values, atoms)
+    if form.is_turned:
+        for name in UNTURNED:
+            yield name, 0, f"join={TURNED} writes transposed tiles: needs {name}=0, got {{{name}}}"
+        if "split_k" in values:
+            yield "split_k", 1, f"join={TURNED} writes transposed tiles: needs split_k=1"
+        return
+    if not form.right.is_packed_ahead:
+        if "panel" in values:
+            yield "panel", WIDE, f"panel={{panel}} is of what is packed ahead: needs join={TURNED}"
+        if values["pack"] == IN_PLACE and _is_packed(form):
+            yield "pack", BY_BLOCK, f"pack={IN_PLACE}: no columns to be read where they lie, but for join={TURNED}"
     are_few = form.few(hardware.lanes()) and values["rows"] != IN_IMAGE and atom.depth == 1
     if values["edge"] == FEW_ALONG_K and not are_few:
         text = f"a known number of float32 columns, 1 to {MAX_FEW} of them behind whole vectors, and no copied rows"
@@ -223,9 +233,14 @@ def _forced(
         yield "rows", 1, "rows={rows}: a copy of an image has elements, group={group} words"
 
 
+def _is_packed(form: Form) -> bool:
+    """Whether panels are packed, or copied, at each call."""
+    return not form.right.is_packed_ahead and not form.right.is_viewed
+
+
 def _split_axes(task: SearchTask, found: Sequence[Form]) -> tuple[Axis, ...]:
     """Parts of k, which phases do not have."""
-    every = [split_axes(task, form.product) for form in found if not form.phases]
+    every = [split_axes(task, form.product) for form in found if not form.phases and not form.is_turned]
     return min(every, key=len, default=())
 
 
@@ -258,59 +273,3 @@ def _packings(hardware: Hardware, atoms: Mapping[int, Atom], found: Sequence[For
     in_copy = (IN_COPY,) if any(form.copies_columns(hardware) for form in found) else ()
     at_once = (2,) if any(atom.unit is not None for atom in atoms.values()) else ()
     return (2,) if again else (1, *in_copy, *at_once)
-
-
-# -- theory ------------------------------------------------------------------------------------------------------------
-def _moving_cycles(task: SearchTask, form: Form, kernels: Sequence[MicroKernel], extents: Extents) -> Floats:
-    """[kernels, shapes] cycles that gathering and scattering take."""
-
-    sizes, hardware = form.by_role(extents), task.known_target.hardware
-    atoms, names = form.product.atoms(hardware), ("mr", "mb", "rows", "pack")
-    mr, mb, rows, pack = (np.array([[float(kernel[name])] for kernel in kernels]) for name in names)
-    one = np.ones((len(kernels), len(sizes["m"])))
-    b, m, n, k = (sizes.get(role, 1) * one for role in "bmnk")
-    blocks, cycles = np.maximum(np.ceil(m / (mr * mb)), 1.0), np.zeros_like(one)
-    if form.left.is_gathered:
-        # Words are copied as they are, in vectors of so many more elements.
-        groups = np.array([[float(atom_of(kernel, atoms).group)] for kernel in kernels])
-        is_in_vectors = is_contiguous(form.left.factors, form.k[-1])
-        gathered = b * m * k * (BY_VECTOR / groups if is_in_vectors else estimate.GATHERED)
-        if form.image is not None:
-            copied = _copied(form, form.image, blocks, extents) * BY_VECTOR + b * m * STARTS
-            gathered = np.where(rows == IN_IMAGE, copied, gathered)
-        cycles += gathered
-    if form.right.is_gathered:
-        each = BY_VECTOR if is_contiguous(form.right.factors, form.parts[form.n[-1]].axis) else 4 * BY_VECTOR
-        gathered = b * blocks * n * k * each
-        columns, lanes = form.columns, hardware.lanes()
-        if columns is not None:
-            most = np.array([[columns.most(kernel["nv"] * lanes, hardware)] for kernel in kernels])
-            # Each copy has what windows reach behind its last line, too.
-            lines = n / columns.inner * np.prod(columns.pitches[:-1]) + np.ceil(n / most) * columns.lines_below
-            line = columns.channels * np.ceil(columns.pitches[-1] / lanes) * lanes
-            vectors = 0.0 if columns.is_straight(lanes) else np.ceil(n / lanes) * k
-            picked = b * np.maximum(np.ceil(m / mr), 1.0) * vectors * PICKED
-            gathered = np.where(pack == IN_COPY, b * line * lines * BY_VECTOR + picked, gathered)
-        cycles += gathered
-    if form.joined:
-        cycles += b * m * n * SCATTERED
-    return cycles / task.threads
-
-
-def _copied(form: Form, image: Image, blocks: Floats, extents: Extents) -> Floats:
-    """[kernels, shapes] elements of the copies of an image: a block's own lines, and what its windows reach below."""
-
-    def size(name: str) -> Floats:
-        return form.part_size(name, extents).astype(np.float64)
-
-    def reach(dim: Dim) -> Floats | float:
-        return 0.0 if dim.window is None else (size(dim.window) - 1.0) * dim.dilation
-
-    def touched(dim: Dim) -> Floats:
-        return np.maximum((size(dim.place) - 1.0) * dim.step + reach(dim) + 1.0, 1.0)
-
-    lines, below = np.ones(()), np.zeros(())
-    for dim in reversed(image.rows):
-        below = below + reach(dim) * lines
-        lines = lines * touched(dim)
-    return np.asarray(size(image.channel) * touched(image.columns) * (lines + blocks * (below + 1.0)))

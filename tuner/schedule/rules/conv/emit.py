@@ -45,7 +45,7 @@ from tuner.schedule.vector.memory import part_of
 
 def write(task: SearchTask, kernel: MicroKernel, layouts: Mapping[str, Layout], function: KernelFunction) -> None:
     """The loops of every form: over all of its panels, or over one stretch of them after the other."""
-    form = form_of(task.workload, bool(kernel["join"]))
+    form = form_of(task.workload, kernel["join"])
     nests = [
         Nest(_context(task, own, kernel, function, _buffers(function, layouts, number)))
         for number, own in enumerate(form.each)
@@ -141,7 +141,7 @@ def _views(parts: Indexing, extent: Mapping[str, TirExpr], buffers: Mapping[str,
 # -- layouts ----------------------------------------------------------------------------------------------------------
 def layouts_of(task: SearchTask, kernel: MicroKernel) -> Mapping[str, Layout]:
     """How constants are packed."""
-    form = form_of(task.workload, bool(kernel["join"]))
+    form = form_of(task.workload, kernel["join"])
     hardware, parts = task.known_target.hardware, []
     width, atom = packed_vectors(kernel) * hardware.lanes(), atom_of(kernel, form.product.atoms(hardware))
     for own in form.each:
