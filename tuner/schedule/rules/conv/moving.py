@@ -29,8 +29,10 @@ STARTS = 1.2
 """A row of which it is noted where its window starts; measured on one Zen 5 core."""
 TURNED_LINE = 5.0
 """A vector of the results that tiles were transposed for; measured on a Xeon (family 6 model 207)."""
-FAR = 14.0
-"""A step of the rows of a tile, of images that L2 does not hold: its line is in another page than the step before."""
+FAR, APART = 14.0, 3.0
+"""A step of the rows of a tile that is in another page than the step before, so that no prefetcher follows: once, of an
+image that L2 does not hold; and for each panel. Measured there, too."""
+PAGE_BYTES = 4096
 PICKED = 1.5
 """A vector that is picked from two vectors of a copy, for each tile."""
 
@@ -39,8 +41,8 @@ def moving_cycles(task: SearchTask, form: Form, kernels: Sequence[MicroKernel], 
     """[kernels, shapes] cycles that gathering and scattering take."""
 
     sizes, hardware = form.by_role(extents), task.known_target.hardware
-    atoms, names = form.product.atoms(hardware), ("mr", "mb", "rows", "pack")
-    mr, mb, rows, pack = (np.array([[float(kernel[name])] for kernel in kernels]) for name in names)
+    atoms, names = form.product.atoms(hardware), ("mr", "nv", "mb", "rows", "pack")
+    mr, nv, mb, rows, pack = (np.array([[float(kernel[name])] for kernel in kernels]) for name in names)
     one = np.ones((len(kernels), len(sizes["m"])))
     b, m, n, k = (sizes.get(role, 1) * one for role in "bmnk")
     blocks, cycles = np.maximum(np.ceil(m / (mr * mb)), 1.0), np.zeros_like(one)
@@ -71,11 +73,13 @@ def moving_cycles(task: SearchTask, form: Form, kernels: Sequence[MicroKernel], 
     if form.left.is_packed_ahead and len(form.k) == sum(form.parts[name].extent == ONE for name in form.k) + 1:
         cycles += _unasked_rows(task, kernels, m * k)
     if form.is_turned:
-        tiles = np.minimum(np.ceil(m / mr), mb + 1)
-        cycles += _unasked_panels(task, kernels, n * k, m * n * k / hardware.lanes() / tiles, tiles)
-        lines = np.ceil(n / hardware.lanes()) * hardware.lanes() * np.ceil(mr / hardware.lanes())
-        is_far = m * k * TOTAL_BYTES > hardware.l2_bytes / 2
-        cycles += b * np.ceil(m / mr) * (lines * TURNED_LINE + np.where(is_far, k * FAR, 0.0))
+        tiles, lanes = np.ceil(m / mr), hardware.lanes()
+        before = np.minimum(tiles, mb + 1)
+        cycles += _unasked_panels(task, kernels, n * k, m * n * k / lanes / before, before)
+        lines, panels = np.ceil(n / lanes) * lanes * np.ceil(mr / lanes), np.ceil(n / (nv * lanes))
+        far = np.where(m * k * TOTAL_BYTES > hardware.l2_bytes / 2, FAR, 0.0)
+        steps = np.where(m * TOTAL_BYTES > PAGE_BYTES / 2, far + APART * panels, 0.0)
+        cycles += b * tiles * (lines * TURNED_LINE + k * steps)
     return cycles / task.threads
 
 
@@ -93,12 +97,12 @@ def _unasked_panels(
     task: SearchTask, kernels: Sequence[MicroKernel], elements: Floats, sums: Floats, tiles: Floats
 ) -> Floats:  # fmt: skip
     """[kernels, shapes] cycles of panels that come from memory: the first of the ``tiles`` over a panel, of so many
-    ``sums`` in vectors, waits for what it does not hide, unless the tiles before have asked for it."""
+    ``sums`` in vectors, waits for what half of its work does not hide, unless the tiles before have asked for it."""
     if not is_flushed(task, is_constant=True):
         return np.zeros_like(elements)
     ahead = np.array([[float(kernel["ahead"])] for kernel in kernels])
     asked = np.where(ahead > 0, np.minimum(tiles / np.maximum(ahead, 1.0), 1.0), 0.0)
-    hidden = sums / task.rates.fma_per_cycle(task.known_target.hardware)
+    hidden = sums / task.rates.fma_per_cycle(task.known_target.hardware) / 2
     return (1.0 - asked) * np.maximum(elements * TOTAL_BYTES / task.rates.memory_bytes - hidden, 0.0)
 
 

@@ -16,6 +16,7 @@ from tuner.schedule.product.match.groups import forms
 from tuner.schedule.product.operands.columns import Columns, are_in_two, positions
 from tuner.schedule.product.operands.gathered import AheadColumns, AheadRows, GatheredColumns, GatheredRows
 from tuner.schedule.product.operands.matrix import ViewedColumns
+from tuner.schedule.product.operands.turned import TurnedRows
 
 
 def op(name: str, **args: Any) -> Workload:
@@ -120,9 +121,11 @@ def test_other_columns_are_no_windows_of_an_image(workload: Workload) -> None:
 
 
 def test_a_window_of_one_element_is_a_product_in_place() -> None:
-    direct, _ = found(program("out[b, o, p, q] = sum(c) x[b, c, p, q] * w[o, c]", constant=["w"], extents={
+    direct, _, turned = found(program("out[b, o, p, q] = sum(c) x[b, c, p, q] * w[o, c]", constant=["w"], extents={
         "b": "T", "o": 8, "p": 5, "q": 5, "c": 3}))  # fmt: skip
     assert (type(direct.right), direct.right.roles) == (ViewedColumns, ("outer b", "k", "n"))
+    assert (type(turned.left), turned.left.roles) == (TurnedRows, ("outer b", "k", "m"))
+    assert (type(turned.right), turned.m, turned.n) == (AheadColumns, ("p", "q"), ("o",))
 
 
 def test_groups_of_channels_are_a_batch() -> None:
