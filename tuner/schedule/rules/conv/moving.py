@@ -75,7 +75,7 @@ def moving_cycles(task: SearchTask, form: Form, kernels: Sequence[MicroKernel], 
     if form.is_turned:
         tiles, lanes = np.ceil(m / mr), hardware.lanes()
         before = np.minimum(tiles, mb + 1)
-        cycles += _unasked_panels(task, kernels, n * k, m * n * k / lanes / before, before)
+        cycles += _panels_from_memory(task, kernels, b, n * k, m * n * k / lanes, before)
         lines, panels = np.ceil(n / lanes) * lanes * np.ceil(mr / lanes), np.ceil(n / (nv * lanes))
         far = np.where(m * k * TOTAL_BYTES > hardware.l2_bytes / 2, FAR, 0.0)
         steps = np.where(m * TOTAL_BYTES > PAGE_BYTES / 2, far + APART * panels, 0.0)
@@ -93,17 +93,23 @@ def _unasked_rows(task: SearchTask, kernels: Sequence[MicroKernel], elements: Fl
     return np.where(near, rates.stream_exposed - rates.near_exposed, 0.0) * elements * TOTAL_BYTES / rates.memory_bytes
 
 
-def _unasked_panels(
-    task: SearchTask, kernels: Sequence[MicroKernel], elements: Floats, sums: Floats, tiles: Floats
+def _panels_from_memory(
+    task: SearchTask, kernels: Sequence[MicroKernel], batch: Floats, elements: Floats, sums: Floats, tiles: Floats
 ) -> Floats:  # fmt: skip
-    """[kernels, shapes] cycles of panels that come from memory: the first of the ``tiles`` over a panel, of so many
-    ``sums`` in vectors, waits for what half of its work does not hide, unless the tiles before have asked for it."""
+    """[kernels, shapes] cycles that panels from memory take beside what theory says of products.
+
+    The first of the ``tiles`` over a panel waits for what half of its work does not hide, unless the tiles before have
+    asked for it. Then nothing is waited for: what is exposed of panels that were asked for was fitted to many tiles.
+    ``sums``: vectors of multiply-adds of an image.
+    """
     if not is_flushed(task, is_constant=True):
         return np.zeros_like(elements)
+    rates, size = task.rates, elements * TOTAL_BYTES
     ahead = np.array([[float(kernel["ahead"])] for kernel in kernels])
     asked = np.where(ahead > 0, np.minimum(tiles / np.maximum(ahead, 1.0), 1.0), 0.0)
-    hidden = sums / task.rates.fma_per_cycle(task.known_target.hardware) / 2
-    return (1.0 - asked) * np.maximum(elements * TOTAL_BYTES / task.rates.memory_bytes - hidden, 0.0)
+    compute = sums / rates.fma_per_cycle(task.known_target.hardware)
+    waited = np.maximum(size / rates.memory_bytes - compute / tiles / 2, 0.0)
+    return (1.0 - asked) * waited - asked * rates.ahead_exposed * batch * np.minimum(compute, size / rates.l3_bytes)
 
 
 def _copied(form: Form, image: Image, blocks: Floats, extents: Extents) -> Floats:
