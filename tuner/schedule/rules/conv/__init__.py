@@ -109,7 +109,7 @@ class Conv(TirRule):
             *thread_axes(task.threads, any(form.outer for form in found)),
             *atom_axes(atoms),
             *panel_axes(any(form.right.is_packed_ahead for form in found)),
-            Axis("join", "m and n hold all of their axes", tuple(sorted(form.join for form in found))),
+            Axis("join", "what m and n hold, and where vectors run", tuple(sorted(form.join for form in found))),
             *_split_axes(task, found),
         )
         # Once: to look a workload up takes longer than all the rest of a check.
