@@ -14,7 +14,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 
 from shapewright.torch.frozen import FOLDED, constants_of, keep_folded
-from shapewright.torch.packs import note_change, tell_forgotten
+from shapewright.torch.packs import checks_values, note_change, tell_forgotten
 from shapewright.torch.repeats import is_function, is_returned, is_view
 
 MAX_ELEMENTS = 1 << 22
@@ -28,11 +28,16 @@ class Folded:
         """``names``: of the inputs, in order."""
         self._program, self._names, self._code = program, tuple(names), code
         constants = self._constants()
-        self.values = [_apart(value, constants) for value in code(*constants)]
+        self.values = [_apart(value, constants) for value in self._computed(constants)]
         tell_forgotten(self)
 
     def _constants(self) -> list[torch.Tensor]:
         return constants_of(self._program, self._names)
+
+    def _computed(self, constants: Collection[torch.Tensor]) -> list[torch.Tensor]:
+        """As tensors that may be written to later, whatever mode is active."""
+        with torch.inference_mode(False), torch.no_grad():
+            return self._code(*constants)  # type: ignore[no-any-return]
 
     def __len__(self) -> int:
         return len(self.values)
@@ -41,9 +46,8 @@ class Folded:
         """Compute them anew, in the memory that they have, if a constant lies in one of these storages."""
         constants = self._constants()
         if storages is None or any(each.untyped_storage()._cdata in storages for each in constants):
-            with torch.no_grad():
-                for value, fresh in zip(self.values, self._code(*constants), strict=True):
-                    value.copy_(fresh)
+            for value, fresh in zip(self.values, self._computed(constants), strict=True):
+                value.copy_(fresh)
             note_change()
 
 
@@ -57,8 +61,11 @@ def fold_constants(module: fx.GraphModule, constants: Mapping[str, str | None], 
     """Put attributes in the place of what is computed of constants alone.
 
     ``constants``: the placeholders that stay from call to call, and how the program names each. Returns the names of
-    the attributes' nodes, and how the program names these.
+    the attributes' nodes, and how the program names these. Nothing is folded where each call compares the values of
+    constants (``SHAPEWRIGHT_CHECK_WEIGHTS``).
     """
+    if checks_values():
+        return {}
     graph = module.graph
     inputs = {node for node in graph.find_nodes(op="placeholder") if constants.get(node.name)}
     known = set(inputs)
@@ -73,7 +80,7 @@ def fold_constants(module: fx.GraphModule, constants: Mapping[str, str | None], 
     behind = _behind(computed)
     needed = [node for node in graph.nodes if node in behind]
     names = [name for node in needed if node in inputs and (name := constants[node.name])]
-    with torch.no_grad(), unset_fake_temporarily(), disable_proxy_modes_tracing():
+    with unset_fake_temporarily(), disable_proxy_modes_tracing():
         folded = Folded(program, names, _code(module, needed, computed))
     own = keep_folded(program, folded, folded.values)
     attributes = {}

@@ -51,8 +51,9 @@ def keep_folded(program: int, folded: object, values: Sequence[torch.Tensor]) ->
 
 
 def forget_constants(program: int) -> None:
-    _constants.pop(program, None)
+    # What computes others of the constants goes before them.
     _folded.pop(program, None)
+    _constants.pop(program, None)
 
 
 def name_of(placeholder: fx.Node) -> str | None:

@@ -12,7 +12,6 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from shapewright.download import write
 from shapewright.sources.finder import finder_of
@@ -23,6 +22,7 @@ from shapewright.torch.op import call
 from shapewright.torch.optimizing import optimize
 from shapewright.torch.reports import Report
 from shapewright.torch.tuned_module import Bound
+from tests.shapewright.torch.replacing import Seen
 from tests.tuner.library.gpu.driven import build
 from tuner.program.job.build import workload_from_json
 from tuner.program.target import Target, native
@@ -63,7 +63,7 @@ def optimized() -> dict[str, Any]:
                         setattr(layer, name, nn.Parameter(fake, requires_grad=False))
                 result = optimize(model, folder)
                 x = torch.empty((5, 48), dtype=torch.float16, device="cuda")
-                with _Seen() as seen:
+                with Seen() as seen:
                     out = result[0](x)
             report = result.shapewright_report
             return {
@@ -75,18 +75,6 @@ def optimized() -> dict[str, Any]:
             }
     finally:
         torch.cuda.get_device_capability = before
-
-
-class _Seen(TorchDispatchMode):  # type: ignore[misc]
-    """The operators that run."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.functions: list[Any] = []
-
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.functions.append(function)
-        return function(*args, **(kwargs or {}))
 
 
 def elsewhere() -> list[Any]:

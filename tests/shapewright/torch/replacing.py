@@ -9,12 +9,25 @@ from typing import Any
 import torch
 from torch import nn
 from torch.utils import _pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import shapewright as sw
 from shapewright.torch.backend import shapewright
 from tests.shapewright.libraries import OnDemand
 
 TOLERANCE = {torch.float32: 2e-5, torch.float64: 1e-9, torch.bfloat16: 3e-2, torch.float16: 4e-3}
+
+
+class Seen(TorchDispatchMode):  # type: ignore[misc]
+    """The operators that PyTorch runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.functions: list[Any] = []
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.functions.append(function)
+        return function(*args, **(kwargs or {}))
 
 
 class Replacing:

@@ -8,13 +8,14 @@ import pytest
 import torch
 from torch import nn
 from torch.export import Dim, export
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import shapewright as sw
 from shapewright.torch import frozen
 from shapewright.torch.chain_op import chains_so_far
+from shapewright.torch.packs import CHECK
 from tests.shapewright.libraries import OnDemand
 from tests.shapewright.torch.models import WIDTH, close
+from tests.shapewright.torch.replacing import Seen
 
 aten = torch.ops.aten
 HEADS, WORDS = 4, 6
@@ -53,18 +54,6 @@ def compiled(model: nn.Module, built: OnDemand, rest: str) -> Any:
     return sw.torch.compile_exported(program, folders, freeze=True, options={"rest": rest})
 
 
-class Seen(TorchDispatchMode):  # type: ignore[misc]
-    """The operators that PyTorch runs."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.operators: list[Any] = []
-
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.operators.append(function)
-        return function(*args, **(kwargs or {}))
-
-
 @pytest.fixture(params=RESTS)
 def rest(request: pytest.FixtureRequest) -> Any:
     return request.param
@@ -87,6 +76,28 @@ def test_what_is_computed_of_constants_is_computed_anew_after_forget(read: str, 
         assert all(map(close, _listed(fast(x)), _listed(model(x))))
 
 
+def test_a_program_that_is_compiled_in_inference_mode_computes_them_anew_outside(rest: str, built: OnDemand) -> None:
+    model, x = Biased().eval(), torch.rand(2, WORDS, WIDTH)
+    with torch.inference_mode():
+        fast = compiled(model, built, rest)
+    with torch.no_grad():
+        model.table.neg_()
+        sw.torch.forget()
+        assert close(fast(x), model(x))
+
+
+def test_changes_that_pytorch_does_not_count_are_seen_where_checksums_are_compared(
+    built: OnDemand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(CHECK, "1")
+    model, x = Biased().eval(), torch.rand(2, WORDS, WIDTH)
+    with torch.no_grad():
+        fast = compiled(model, built, "eager")
+        assert close(fast(x), model(x))
+        model.table.data.neg_()
+        assert close(fast(x), model(x))
+
+
 def test_nothing_but_a_chain_runs_at_a_call(built: OnDemand) -> None:
     model, x = Biased().eval(), torch.rand(2, WORDS, WIDTH)
     fast = compiled(model, built, "eager")
@@ -94,9 +105,9 @@ def test_nothing_but_a_chain_runs_at_a_call(built: OnDemand) -> None:
     with torch.no_grad(), Seen() as seen:
         fast(x)
     assert not {aten.index.Tensor, aten.sigmoid.default, aten.relu.default, torch.ops.shapewright.call.default} & {
-        *seen.operators
+        *seen.functions
     }
-    assert torch.ops.shapewright.chain.default in seen.operators
+    assert torch.ops.shapewright.chain.default in seen.functions
 
 
 def test_models_of_one_architecture_have_values_of_their_own(rest: str, built: OnDemand) -> None:

@@ -66,7 +66,7 @@ from tuner.schedule.rules.conv.emit import layouts_of, write
 from tuner.schedule.rules.conv.moving import moving_cycles
 from tuner.schedule.space import Axis, MicroKernel, SearchSpace
 
-UNTURNED = ("kc", "fetch", "rows", "edge", "pack")
+ZERO_IF_TURNED = ("kc", "fetch", "rows", "edge", "pack")
 """Axes that have one choice, 0, where tiles are transposed."""
 
 
@@ -190,7 +190,7 @@ def _check(kernel: MicroKernel, form: Form, atoms: Mapping[int, Atom], threads: 
 
 def _canonical(values: Mapping[str, int], form: Form, atoms: Mapping[int, Atom], hardware: Hardware) -> dict[str, int]:
     if form.is_turned:
-        values = {**values, **dict.fromkeys(UNTURNED, 0)}
+        values = {**values, **dict.fromkeys(ZERO_IF_TURNED, 0)}
     elif values["pack"] == IN_PLACE and _is_packed(form):
         values = {**values, "pack": BY_BLOCK}
     if values["pack"] == IN_COPY:
@@ -207,16 +207,16 @@ def _forced(
     """What form and instruction leave no choice of: the axis, its value, and what is said of another one."""
     atom = atom_of(values, atoms)
     if form.is_turned:
-        for name in UNTURNED:
+        for name in ZERO_IF_TURNED:
             yield name, 0, f"join={TURNED} writes transposed tiles: needs {name}=0, got {{{name}}}"
         if "split_k" in values:
             yield "split_k", 1, f"join={TURNED} writes transposed tiles: needs split_k=1"
         return
     if not form.right.is_packed_ahead:
         if "panel" in values:
-            yield "panel", WIDE, f"panel={{panel}} is of what is packed ahead: needs join={TURNED}"
+            yield "panel", WIDE, f"panel={{panel}} is for columns that are packed ahead: needs join={TURNED}"
         if values["pack"] == IN_PLACE and _is_packed(form):
-            yield "pack", BY_BLOCK, f"pack={IN_PLACE}: no columns to be read where they lie, but for join={TURNED}"
+            yield "pack", BY_BLOCK, f"pack={IN_PLACE} packs nothing at a call: needs join={TURNED}"
     are_few = form.few(hardware.lanes()) and values["rows"] != IN_IMAGE and atom.depth == 1
     if values["edge"] == FEW_ALONG_K and not are_few:
         text = f"a known number of float32 columns, 1 to {MAX_FEW} of them behind whole vectors, and no copied rows"

@@ -1,5 +1,5 @@
 """What the theory of convolutions has beyond that of products: elements that are gathered, scattered or transposed, and
-constants that come from memory without being asked for.
+constants that come from memory without a prefetch.
 """
 
 from __future__ import annotations
@@ -29,10 +29,9 @@ STARTS = 1.2
 """A row of which it is noted where its window starts; measured on one Zen 5 core."""
 TURNED_LINE = 5.0
 """A vector of the results that tiles were transposed for; measured on a Xeon (family 6 model 207)."""
-FAR, APART = 14.0, 3.0
-"""A step of the rows of a tile that is in another page than the step before, so that no prefetcher follows: once, of an
-image that L2 does not hold; and for each panel. Measured there, too."""
-PAGE_BYTES = 4096
+OTHER_PAGE, OTHER_PAGE_FROM_L3 = 3.0, 14.0
+"""A step of k of a tile's rows that lies in another page than the step before, so that no hardware prefetcher follows:
+for each panel, and once more where L2 does not hold the image. Measured on the same Xeon."""
 PICKED = 1.5
 """A vector that is picked from two vectors of a copy, for each tile."""
 
@@ -71,21 +70,21 @@ def moving_cycles(task: SearchTask, form: Form, kernels: Sequence[MicroKernel], 
     if form.joined:
         cycles += b * m * n * SCATTERED
     if form.left.is_packed_ahead and len(form.k) == sum(form.parts[name].extent == ONE for name in form.k) + 1:
-        cycles += _unasked_rows(task, kernels, m * k)
+        cycles += _rows_from_memory(task, kernels, m * k)
     if form.is_turned:
         tiles, lanes = np.ceil(m / mr), hardware.lanes()
         before = np.minimum(tiles, mb + 1)
         cycles += _panels_from_memory(task, kernels, b, n * k, m * n * k / lanes, before)
         lines, panels = np.ceil(n / lanes) * lanes * np.ceil(mr / lanes), np.ceil(n / (nv * lanes))
-        far = np.where(m * k * TOTAL_BYTES > hardware.l2_bytes / 2, FAR, 0.0)
-        steps = np.where(m * TOTAL_BYTES > PAGE_BYTES / 2, far + APART * panels, 0.0)
+        once = np.where(m * k * TOTAL_BYTES > hardware.l2_bytes / 2, OTHER_PAGE_FROM_L3, 0.0)
+        steps = np.where(m * TOTAL_BYTES > estimate.PAGE_BYTES / 2, once + OTHER_PAGE * panels, 0.0)
         cycles += b * tiles * (lines * TURNED_LINE + k * steps)
     return cycles / task.threads
 
 
-def _unasked_rows(task: SearchTask, kernels: Sequence[MicroKernel], elements: Floats) -> Floats:
-    """[kernels, shapes] cycles of rows that come from memory. They are short streams, for which nobody asks ahead,
-    whatever is asked for of the panels. Measured of windows of one element."""
+def _rows_from_memory(task: SearchTask, kernels: Sequence[MicroKernel], elements: Floats) -> Floats:
+    """[kernels, shapes] cycles of rows that come from memory. They are short streams: no prefetcher follows them, and
+    ``near`` prefetches panels alone. Measured of windows of one element."""
     near = np.array([[kernel["near"] > 0] for kernel in kernels])
     if not is_flushed(task, is_constant=True):
         return np.zeros_like(elements)
@@ -98,18 +97,19 @@ def _panels_from_memory(
 ) -> Floats:  # fmt: skip
     """[kernels, shapes] cycles that panels from memory take beside what theory says of products.
 
-    The first of the ``tiles`` over a panel waits for what half of its work does not hide, unless the tiles before have
-    asked for it. Then nothing is waited for: what is exposed of panels that were asked for was fitted to many tiles.
+    The first of the ``tiles`` over a panel waits for what half of its work does not hide, unless the tiles over the
+    panel before have prefetched it (``ahead``). Then nothing is exposed: ``ahead_exposed`` was fitted to many tiles.
     ``sums``: vectors of multiply-adds of an image.
     """
     if not is_flushed(task, is_constant=True):
         return np.zeros_like(elements)
     rates, size = task.rates, elements * TOTAL_BYTES
     ahead = np.array([[float(kernel["ahead"])] for kernel in kernels])
-    asked = np.where(ahead > 0, np.minimum(tiles / np.maximum(ahead, 1.0), 1.0), 0.0)
+    prefetched = np.where(ahead > 0, np.minimum(tiles / np.maximum(ahead, 1.0), 1.0), 0.0)
     compute = sums / rates.fma_per_cycle(task.known_target.hardware)
     waited = np.maximum(size / rates.memory_bytes - compute / tiles / 2, 0.0)
-    return (1.0 - asked) * waited - asked * rates.ahead_exposed * batch * np.minimum(compute, size / rates.l3_bytes)
+    hidden = rates.ahead_exposed * batch * np.minimum(compute, size / rates.l3_bytes)
+    return (1.0 - prefetched) * waited - prefetched * hidden
 
 
 def _copied(form: Form, image: Image, blocks: Floats, extents: Extents) -> Floats:
