@@ -10,7 +10,7 @@ from tuner.program.language.workload import JsonObject
 from tuner.program.target import Target
 from tuner.program.target.rates import Rates, positive_numbers
 
-VERSION = 8
+VERSION = 9
 """Names the probes, the fit and the theory that is fitted. A change of any of them takes another: what was measured
 for an earlier one is made again."""
 

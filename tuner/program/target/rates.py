@@ -45,7 +45,8 @@ class Rates:
     """The share of a stream from L3 that computing does not hide, if nothing is prefetched."""
     near_exposed: float = 0.15
     """... if it is, or is several streams, which the core follows by itself."""
-    ahead_exposed: float = 0.33
+    ahead_exposed: float = 0.2
+    """... if the tiles over the panel before have asked for it."""
     too_soon: float = 0.29
     """The additional cost of a stream for each panel that is prefetched further ahead than the next one."""
     asked: float = 0.1

@@ -47,6 +47,8 @@ GATHERED = 4.0
 """Cycles of an element that is gathered by itself."""
 WAYS = 8
 """Of L2, which few descriptions of hardware say. Half of them are left to a panel."""
+KEPT = 0.6
+"""The share of L2 that holds the strip at hand and what was asked for of the next one."""
 KNEE = 6.0
 """How sharply the larger of computing and streaming takes over: where they are equal, both together take 2^(1/KNEE) as
 long as each. The best of 4, 6, 8, 12 and none for 240 kernels of five dense layers on an AMD EPYC (Zen 4)."""
@@ -112,22 +114,32 @@ class Estimate(Sizes):
         packing = packing + np.where(self.of["rows"] == 1, self.rows * self.k * c.copy, 0.0)
         if self.by_dots.any():
             compute = np.where(self.by_dots, self._dots(), compute)
-        # Of panels a vector wide each tile reads several streams, which prefetchers follow as well as if asked to.
-        several, near = (self.of["panel"] == OF_VECTORS) & (self.nv > 1), self.of["near"] > 0
-        unaided = np.where(near | several, c.near_exposed, c.stream_exposed)
-        # The share of the next panel's rows that the tiles of a block ask for; what is beyond 1 comes too soon.
-        reach = self.passes / np.maximum(self.of["ahead"], 1.0) * (self.of["ahead"] > 0)
-        exposed = unaided + (c.ahead_exposed - unaided) * np.minimum(reach, 1.0)
-        streams = np.where(several, self.nv, 1.0)
-        stream = stream * (
-            1 + c.too_soon * np.maximum(reach - 1, 0.0) + c.asked * (near & several) + c.single / streams
-        )
+        stream, asked, exposed = self._supplied(stream)
         busy = _overlapped(compute, stream) + exposed * np.minimum(compute, stream)
+        busy = busy + (1 - asked) * self._waiting(compute)
         total = self.batch * (busy + output + packing) + c.call + self._together()
         useful = self.batch * self.m * self.n * self.depth / self.lanes / self.fma_per_cycle / self.task.threads
         shape = np.broadcast_shapes(total.shape, useful.shape)
         parts = (compute, stream, output, packing, total, np.maximum(useful, 1.0))
         return _Terms(*(np.broadcast_to(part, shape) for part in parts))
+
+    def _supplied(self, stream: Floats) -> tuple[Floats, Floats, Floats]:
+        """The cycles that ``stream`` takes with what is asked for needlessly, the share of a panel that the tiles over
+        the one before ask for in time, and the share of the cycles that computing does not hide."""
+        c, ahead = self.rates, self.of["ahead"]
+        # Of panels a vector wide each tile reads several streams, which prefetchers follow as well as if asked to.
+        several, near = (self.of["panel"] == OF_VECTORS) & (self.nv > 1), self.of["near"] > 0
+        unaided = np.where(near | several, c.near_exposed, c.stream_exposed)
+        reach = self.passes / np.maximum(ahead, 1.0) * (ahead > 0)
+        # What L2 does not hold beside the strip at hand is pushed out, and comes again.
+        in_time = np.minimum(reach, 1.0)
+        is_lost = (1 + in_time) * self.strip_bytes > KEPT * self.hardware.l2_bytes
+        # One tile alone waits for its own panel all the time, and what it asks for waits beside.
+        asked = np.where(is_lost | (self.passes <= 1), 0.0, in_time)
+        early = np.where(self.passes > 1, np.maximum(reach - 1, 0.0), reach**2)
+        needless = c.too_soon * early + is_lost * in_time + c.asked * (near & several)
+        exposed = unaided + (c.ahead_exposed - unaided) * asked
+        return stream * (1 + needless + c.single / np.where(several, self.nv, 1.0)), asked, exposed
 
     # -- computing ------------------------------------------------------------------------------------------------
     def _compute(self) -> Floats:
@@ -225,8 +237,21 @@ class Estimate(Sizes):
 
     # -- memory ---------------------------------------------------------------------------------------------------
     def _stream(self) -> Floats:
-        c, l2 = self.rates, self.hardware.l2_bytes
-        right = self.right_size
+        c = self.rates
+        cycles = self._panels()
+        if not self.product.right.is_packed_ahead:
+            cycles = cycles * np.where(self.of["pack"] > 0, 1.0, self._in_place())
+        # The rows of a block: once from L3; for every strip if they do not stay in L2 beside two strips.
+        left = self.rows * self.k * self.words.left_bytes
+        again = self.block_bytes + 2 * self.strip_bytes > 0.8 * self.hardware.l2_bytes
+        passes = np.where(again, self.strips + (self.ragged > 0), 1.0)
+        if is_flushed(self.task, self.product.left.is_packed_ahead):
+            cycles = cycles + np.maximum(left / c.memory_bytes - left / c.l3_bytes, 0.0)
+        return np.asarray(cycles + passes * left / c.l3_bytes)
+
+    def _panels(self) -> Floats:
+        """Cycles of bringing the panels to all blocks."""
+        c, l2, right, columns = self.rates, self.hardware.l2_bytes, self.right_size, self.product.right
         stays = right + self.block_bytes < 0.8 * l2
         # A strip that does not stay in L2 comes again for every tile.
         is_wide = (self.nb > 1) & (self.strip_bytes > 0.8 * l2)
@@ -234,18 +259,18 @@ class Estimate(Sizes):
         # A panel that was packed for a block is in L2.
         rate = np.where(self.of["pack"] == BY_BLOCK, c.l2_bytes, self.below_l2)
         cycles = np.where(stays, right / c.l2_bytes, times * right / rate)
-        columns = self.product.right
         if is_flushed(self.task, columns.is_packed_ahead) and not columns.is_made_in_call:
             cycles = cycles + np.maximum(right / c.memory_bytes - right / np.where(stays, c.l2_bytes, rate), 0.0)
-        if not self.product.right.is_packed_ahead:
-            cycles = cycles * np.where(self.of["pack"] > 0, 1.0, self._in_place())
-        # The rows of a block: once from L3; for every strip if they do not stay in L2 beside two strips.
-        left = self.rows * self.k * self.words.left_bytes
-        again = self.block_bytes + 2 * self.strip_bytes > 0.8 * l2
-        passes = np.where(again, self.strips + (self.ragged > 0), 1.0)
-        if is_flushed(self.task, self.product.left.is_packed_ahead):
-            cycles = cycles + np.maximum(left / c.memory_bytes - left / c.l3_bytes, 0.0)
-        return np.asarray(cycles + passes * left / c.l3_bytes)
+        return cycles
+
+    def _waiting(self, compute: Floats) -> Floats:
+        """Cycles that the first tiles over panels of a constant wait for these: the tiles after them read nothing that
+        is new, and bring the next panel only if they ask for it."""
+        if not self.product.right.is_packed_ahead or self.product.right.is_made_in_call:
+            return np.zeros_like(compute)
+        first = compute / self.passes
+        waiting = np.minimum(np.maximum(self._panels() - first, 0.0), compute - first)
+        return np.where(self.of["pack"] == IN_PLACE, waiting, 0.0)
 
     @cached_property
     def right_size(self) -> Floats:

@@ -12,6 +12,7 @@ from tuner.program.language.workload import ShapeVar
 from tuner.program.target import Target
 from tuner.program.target.rates import TYPICAL, Rates
 from tuner.schedule import RULES, estimate_s, extents_of
+from tuner.schedule.product.axes import OF_VECTORS
 from tuner.schedule.space import MicroKernel
 
 TARGET = Target.from_json({"kind": "llvm", "mcpu": "sapphirerapids", "num-cores": 1})
@@ -101,3 +102,38 @@ def test_packing_all_columns_at_once_writes_them_to_memory() -> None:
     by_block = of_new_columns(8192, 8192, "w[n, k]", pack=1, mb=256, kc=256)
     assert of_new_columns(8192, 8192, "w[n, k]", pack=2, mb=256, kc=256) > 1.3 * by_block
     assert by_block > of_new_columns(8192, 8192, "w[n, k]")
+
+
+def of_constant(m: int, k: int = 768, **values: int) -> float:
+    """Seconds of m rows times columns of a constant that comes from memory, in panels a vector wide."""
+    rows = ShapeVar("M", range(1, 4097))
+    here = SearchTask("dense", {"m": "M", "n": 3072, "k": k}, (rows,), (m,), target=TARGET, cache="streamed")
+    [rule] = (rule for rule in RULES if rule.name == "x86_contraction")
+    tile = {"mr": 12, "nv": 2, "mb": 64, "kc": 0, "ku": 1, "near": 0, "rows": 0, "tail": 1, "panel": OF_VECTORS}
+    kernel = rule.space(here).legal(dict(rule.default_kernel(here).values) | tile | values)
+    assert kernel is not None
+    return float(estimate_s(here, [kernel], extents_of(here.workload, [{"M": m}]))[0, 0])
+
+
+@pytest.mark.parametrize(("m", "ahead"), [(24, 2), (48, 4), (96, 8)])
+def test_tiles_over_one_panel_of_a_constant_hide_the_next_one_if_they_ask_for_all_of_it(m: int, ahead: int) -> None:
+    asked = of_constant(m, ahead=ahead)
+    assert of_constant(m, ahead=0) > 1.1 * asked
+    # A part of the panel, or panels that are not the next.
+    assert of_constant(m, ahead=4 * ahead) > 1.05 * asked
+    assert of_constant(m, ahead=ahead // 2) > 1.01 * asked
+
+
+def test_one_tile_over_a_panel_hides_nothing_by_asking_for_the_next_one() -> None:
+    asked = [of_constant(12, ahead=ahead) for ahead in (1, 2, 4, 8)]
+    assert of_constant(12, ahead=0) < min(asked)
+    assert asked == sorted(asked, reverse=True)
+
+
+def test_panels_that_l2_does_not_hold_beside_the_one_at_hand_are_asked_for_in_vain() -> None:
+    assert of_constant(24, k=8192, nv=1, ahead=2) < of_constant(24, k=8192, nv=1, ahead=0)
+    assert of_constant(24, k=8192, ahead=2) > of_constant(24, k=8192, ahead=0)
+
+
+def test_rows_beyond_a_tile_wait_for_panels_that_nobody_asked_for() -> None:
+    assert of_constant(8, mr=8, nv=3, ahead=0) < 0.95 * of_constant(8, mr=4, nv=6, ahead=0)

@@ -73,8 +73,6 @@ def moving_cycles(task: SearchTask, form: Form, kernels: Sequence[MicroKernel], 
         cycles += _rows_from_memory(task, kernels, m * k)
     if form.is_turned:
         tiles, lanes = np.ceil(m / mr), hardware.lanes()
-        before = np.minimum(tiles, mb + 1)
-        cycles += _panels_from_memory(task, kernels, b, n * k, m * n * k / lanes, before)
         lines, panels = np.ceil(n / lanes) * lanes * np.ceil(mr / lanes), np.ceil(n / (nv * lanes))
         once = np.where(m * k * TOTAL_BYTES > hardware.l2_bytes / 2, OTHER_PAGE_FROM_L3, 0.0)
         steps = np.where(m * TOTAL_BYTES > estimate.PAGE_BYTES / 2, once + OTHER_PAGE * panels, 0.0)
@@ -90,26 +88,6 @@ def _rows_from_memory(task: SearchTask, kernels: Sequence[MicroKernel], elements
         return np.zeros_like(elements)
     rates = task.rates
     return np.where(near, rates.stream_exposed - rates.near_exposed, 0.0) * elements * TOTAL_BYTES / rates.memory_bytes
-
-
-def _panels_from_memory(
-    task: SearchTask, kernels: Sequence[MicroKernel], batch: Floats, elements: Floats, sums: Floats, tiles: Floats
-) -> Floats:  # fmt: skip
-    """[kernels, shapes] cycles that panels from memory take beside what theory says of products.
-
-    The first of the ``tiles`` over a panel waits for what half of its work does not hide, unless the tiles over the
-    panel before have prefetched it (``ahead``). Then nothing is exposed: ``ahead_exposed`` was fitted to many tiles.
-    ``sums``: vectors of multiply-adds of an image.
-    """
-    if not is_flushed(task, is_constant=True):
-        return np.zeros_like(elements)
-    rates, size = task.rates, elements * TOTAL_BYTES
-    ahead = np.array([[float(kernel["ahead"])] for kernel in kernels])
-    prefetched = np.where(ahead > 0, np.minimum(tiles / np.maximum(ahead, 1.0), 1.0), 0.0)
-    compute = sums / rates.fma_per_cycle(task.known_target.hardware)
-    waited = np.maximum(size / rates.memory_bytes - compute / tiles / 2, 0.0)
-    hidden = rates.ahead_exposed * batch * np.minimum(compute, size / rates.l3_bytes)
-    return (1.0 - prefetched) * waited - prefetched * hidden
 
 
 def _copied(form: Form, image: Image, blocks: Floats, extents: Extents) -> Floats:
