@@ -17,6 +17,7 @@ from tuner.schedule.product.match.factors import is_contiguous
 from tuner.schedule.product.match.form import Form
 from tuner.schedule.product.match.groups import ONE
 from tuner.schedule.product.operands.image import Image
+from tuner.schedule.product.streams import PAGE_BYTES
 from tuner.schedule.rule import Extents
 from tuner.schedule.space import MicroKernel
 
@@ -75,7 +76,7 @@ def moving_cycles(task: SearchTask, form: Form, kernels: Sequence[MicroKernel], 
         tiles, lanes = np.ceil(m / mr), hardware.lanes()
         lines, panels = np.ceil(n / lanes) * lanes * np.ceil(mr / lanes), np.ceil(n / (nv * lanes))
         once = np.where(m * k * TOTAL_BYTES > hardware.l2_bytes / 2, OTHER_PAGE_FROM_L3, 0.0)
-        steps = np.where(m * TOTAL_BYTES > estimate.PAGE_BYTES / 2, once + OTHER_PAGE * panels, 0.0)
+        steps = np.where(m * TOTAL_BYTES > PAGE_BYTES / 2, once + OTHER_PAGE * panels, 0.0)
         cycles += b * tiles * (lines * TURNED_LINE + k * steps)
     return cycles / task.threads
 
