@@ -111,9 +111,9 @@ class Reuse:
         return _in_variables(self._task, [each for each in results if not (each.ok and each.kernel in self.wrong)])
 
     def picks(self, model: CostModel) -> list[tuple[MicroKernel, list[int]]]:
-        """What to time first: of the best known set each kernel at the instances that it serves, then alternatives
-        where they are known to be nearly as good; then hints, and what an earlier release's best kernels have become.
-        Instances by index."""
+        """What to time first: of the best known set each kernel at the instances that it serves, before it what is
+        known to be faster there, then alternatives where they are known to be nearly as good; then hints, and what an
+        earlier release's best kernels have become. Instances by index."""
         return [*(self._best(model) if self._kernels else ()), *self._hints]
 
     def _best(self, model: CostModel) -> list[tuple[MicroKernel, list[int]]]:
@@ -127,14 +127,28 @@ class Reuse:
         serves = latency[: len(best)].argmin(axis=0)
         picks = [(kernel, np.flatnonzero(serves == row).tolist()) for row, kernel in enumerate(best)]
         picks.sort(key=lambda pick: -len(pick[1]))
+        picks[:0] = fastest = self._fastest_elsewhere([best[row] for row in serves])
+        known = {(kernel, index) for kernel, indices in fastest for index in indices}
         near = latency <= NEAR * latency.min(axis=0)
         weights = np.array([instance.weight for instance in task.instances])
         for row in range(len(best), len(chosen)):
             # Where most time is spent first.
             order = (-weights * latency[row]).argsort(kind="stable")
-            indices = [int(index) for index in order if near[row, index]][:INSTANCES_PER_EXTRA]
+            here = [int(index) for index in order if near[row, index]][:INSTANCES_PER_EXTRA]
+            indices = [index for index in here if (chosen[row], index) not in known]
             picks.append((chosen[row], sorted(indices)))
         return [(kernel, indices) for kernel, indices in picks if indices]
+
+    def _fastest_elsewhere(self, serving: Sequence[MicroKernel]) -> list[tuple[MicroKernel, list[int]]]:
+        """The fastest measured kernel at each instance for which the model expects more of the one that is serving:
+        what is known must not be lost to what is expected."""
+        picks: dict[MicroKernel, list[int]] = {}
+        for index, (kernel, instance) in enumerate(zip(serving, self._task.instances, strict=True)):
+            times = {own: self._measured.latency_s(own, instance.values) or math.inf for own in self.timed}
+            fastest = min(times, key=lambda own: (times[own], own.id), default=kernel)
+            if times.get(fastest, math.inf) < times.get(kernel, math.inf):
+                picks.setdefault(fastest, []).append(index)
+        return list(picks.items())
 
     def _hinted(self, space: UnionSpace, records: Sequence[TuningRecord]) -> list[tuple[MicroKernel, list[int]]]:
         """Kernels of hints that nobody has measured, each at the instance nearest to its shape."""

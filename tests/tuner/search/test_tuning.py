@@ -23,7 +23,7 @@ from tuner.measure import BuilderLost, BuildResult, DeviceLost
 from tuner.program.job.task import SearchTask
 from tuner.program.language.workload import ShapeVar
 from tuner.records import ErrorKind, MeasureResult, Phase
-from tuner.schedule import layout_group
+from tuner.schedule import estimate_s, extents_of, layout_group
 from tuner.schedule.space import MicroKernel
 from tuner.search.finalists import CONTESTED_RATIO, TIE_RATIO
 from tuner.search.pipeline import FASTEST_READINGS
@@ -50,8 +50,11 @@ def test_no_more_than_the_budgeted_trials_are_run(trials: int) -> None:
     assert len(bench.results) == len(bench.runner.ran) <= trials
     assert len(bench.results) >= 0.6 * trials
     assert tuned.summary.trials == len(bench.results)
-    phases = {1: {Phase.THEORY}, 2: {Phase.THEORY}, 24: {Phase.THEORY, Phase.SEARCH}, 60: set(Phase) - {Phase.KNOWN}}
-    assert {result.phase for result in bench.results} == phases[trials]
+    phases = {result.phase for result in bench.results}
+    assert Phase.THEORY in phases
+    assert phases <= set(Phase) - {Phase.KNOWN}
+    # Of 24 theory's kernels leave some, which are for the search or for the finalists.
+    assert len(phases) >= {1: 1, 2: 1, 24: 2, 60: 3}[trials]
 
 
 def test_without_trials_the_library_is_the_one_of_theory() -> None:
@@ -222,8 +225,13 @@ def test_where_there_is_no_time_for_the_whole_best_set_none_of_it_is_left_out(tr
     theory = Dispatcher.from_json(Bench().tune(0).dispatch)
     own = {i.values: theory.kernels[theory.index_for(TASK.workload.dims(i.shape))] for i in TASK.instances}
     bench = Bench()
-    # Each kernel of theory is three times as fast as any other where theory runs it.
-    bench.runner.time = lambda task, kernel, shape: (1.0 if own[tuple(shape.items())] == kernel else 3.0) * shape["T"]
+
+    def time_s(task: SearchTask, kernel: MicroKernel, shape: Mapping[str, int]) -> float:
+        """Each kernel of theory is three times as fast as any other where theory runs it."""
+        expected = float(estimate_s(task, [kernel], extents_of(task.workload, [shape]))[0, 0])
+        return (1.0 if own[tuple(shape.items())] == kernel else 3.0) * expected
+
+    bench.runner.time = time_s
     tuned = Dispatcher.from_json(bench.tune(trials).dispatch)
     final = [result for result in bench.results if result.phase is Phase.FINAL]
     assert len(final) < len(tuned.kernels) * len(TASK.instances), "there is time for all of them"

@@ -49,15 +49,14 @@ class Streams(Sizes):
     def panel_cycles(self) -> Floats:
         """Cycles of bringing the panels to all blocks."""
         c, l2, right, columns = self.rates, self.hardware.l2_bytes, self.right_size, self.product.right
-        stays = right + self.block_bytes < 0.8 * l2
         # A strip that does not stay in L2 comes again for every tile.
         is_wide = (self.nb > 1) & (self.strip_bytes > 0.8 * l2)
         times = np.where(is_wide, np.maximum(self.tiles, 1), self.blocks)
         # A panel that was packed for a block is in L2.
         rate = np.where(self.of["pack"] == BY_BLOCK, c.l2_bytes, self.below_l2)
-        cycles = np.where(stays, right / c.l2_bytes, times * right / rate)
+        cycles = np.where(self.stays, right / c.l2_bytes, times * right / rate)
         if is_flushed(self.task, columns.is_packed_ahead) and not columns.is_made_in_call:
-            cycles = cycles + np.maximum(right / c.memory_bytes - right / np.where(stays, c.l2_bytes, rate), 0.0)
+            cycles = cycles + np.maximum(right / c.memory_bytes - right / np.where(self.stays, c.l2_bytes, rate), 0.0)
         return cycles
 
     def waiting(self, compute: Floats) -> Floats:
@@ -67,7 +66,13 @@ class Streams(Sizes):
             return np.zeros_like(compute)
         first = compute / self.passes
         waiting = np.minimum(np.maximum(self.panel_cycles - first, 0.0), compute - first)
-        return np.where(self.of["pack"] == IN_PLACE, waiting, 0.0)
+        is_near = self.stays & (not is_flushed(self.task, is_constant=True))
+        return np.where((self.of["pack"] == IN_PLACE) & ~is_near, waiting, 0.0)
+
+    @cached_property
+    def stays(self) -> NDArray[np.bool_]:
+        """Whether the panels stay in L2 beside a block of rows."""
+        return np.asarray(self.right_size + self.block_bytes < 0.8 * self.hardware.l2_bytes)
 
     def supplied(self, stream: Floats) -> tuple[Floats, Floats, Floats]:
         """The cycles that ``stream`` takes with what is asked for needlessly, the share of a panel that the tiles over
