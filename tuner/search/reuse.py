@@ -127,7 +127,7 @@ class Reuse:
         serves = latency[: len(best)].argmin(axis=0)
         picks = [(kernel, np.flatnonzero(serves == row).tolist()) for row, kernel in enumerate(best)]
         picks.sort(key=lambda pick: -len(pick[1]))
-        picks[:0] = fastest = self._fastest_elsewhere([best[row] for row in serves])
+        picks[:0] = fastest = self._known_fastest([best[row] for row in serves])
         known = {(kernel, index) for kernel, indices in fastest for index in indices}
         near = latency <= NEAR * latency.min(axis=0)
         weights = np.array([instance.weight for instance in task.instances])
@@ -139,7 +139,7 @@ class Reuse:
             picks.append((chosen[row], sorted(indices)))
         return [(kernel, indices) for kernel, indices in picks if indices]
 
-    def _fastest_elsewhere(self, serving: Sequence[MicroKernel]) -> list[tuple[MicroKernel, list[int]]]:
+    def _known_fastest(self, serving: Sequence[MicroKernel]) -> list[tuple[MicroKernel, list[int]]]:
         """The fastest measured kernel at each instance for which the model expects more of the one that is serving:
         what is known must not be lost to what is expected."""
         picks: dict[MicroKernel, list[int]] = {}
