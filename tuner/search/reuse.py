@@ -144,9 +144,9 @@ class Reuse:
         what is known must not be lost to what is expected."""
         picks: dict[MicroKernel, list[int]] = {}
         for index, (kernel, instance) in enumerate(zip(serving, self._task.instances, strict=True)):
-            times = {own: self._measured.latency_s(own, instance.values) or math.inf for own in self.timed}
+            times = {own: time for own, time in self._measured.latencies_at(instance).items() if own in self.timed}
             fastest = min(times, key=lambda own: (times[own], own.id), default=kernel)
-            if times.get(fastest, math.inf) < times.get(kernel, math.inf):
+            if fastest != kernel and times[fastest] < times.get(kernel, math.inf):
                 picks.setdefault(fastest, []).append(index)
         return list(picks.items())
 

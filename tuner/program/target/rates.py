@@ -15,9 +15,10 @@ class Rates:
     """Rates of one core, in cycles of ``clock_hz`` and bytes per cycle unless said otherwise.
 
     The defaults were fitted to one core of a Sapphire Rapids server, with products of matrices alone
-    (docs/decisions/0007), ``near_exposed``, ``asked`` and ``single`` to one of an AMD EPYC (Zen 4); ``operation``,
-    ``function``, ``l1_bytes``, ``memory_bytes``, ``drained`` and ``fork`` are round figures, fitted to nothing;
-    ``tile_rows`` ranks 280 kernels of dense layers in bfloat16 best on a Xeon with AMX (docs/decisions/0111): tiles
+    (docs/decisions/0007), ``near_exposed``, ``asked`` and ``single`` to one of an AMD EPYC (Zen 4), ``ahead_exposed``
+    chosen on a Xeon with AMX (docs/decisions/0116); ``operation``, ``function``, ``l1_bytes``, ``memory_bytes``,
+    ``drained`` and ``fork`` are round figures, fitted to nothing; ``tile_rows`` ranks 280 kernels of dense layers in
+    bfloat16 best on a Xeon with AMX (docs/decisions/0111): tiles
     that L1 holds are loaded twice as fast, those of L2 more slowly. A calibrated device has rates of its own
     (tuner/calibration). What theory makes of either the learned residual corrects.
     """
@@ -46,7 +47,7 @@ class Rates:
     near_exposed: float = 0.15
     """... if it is, or is several streams, which the core follows by itself."""
     ahead_exposed: float = 0.2
-    """... if the tiles over the panel before have asked for it."""
+    """... if the tiles over the panel before have prefetched it."""
     too_soon: float = 0.29
     """The additional cost of a stream for each panel that is prefetched further ahead than the next one."""
     asked: float = 0.1

@@ -7,7 +7,8 @@ plus what is done besides:
   accumulators' dependence chains or by the decoder, for the full tiles, the ragged rest of the rows (padded or exact)
   and the ragged last panel; more where a panel comes from L2 for each tile and not from L1;
 - streaming: each panel of the right operand comes from L3 once per block of rows, and the rows of a block again for
-  each panel if the block does not stay in L2; prefetching hides more of that behind the computing;
+  each panel if the block does not stay in L2; prefetching hides more of that behind the computing, and without it the
+  first tile over each panel of a constant waits for it (streams.py);
 - besides: the traffic of the output (once more for each further chunk of k), packing, launching, waking threads.
 
 What the task's protocol flushes from the caches between calls comes from memory the first time. Threads take contiguous
@@ -101,9 +102,9 @@ class Estimate(Streams):
         packing = packing + np.where(self.of["rows"] == 1, self.rows * self.k * c.copy, 0.0)
         if self.by_dots.any():
             compute = np.where(self.by_dots, self._dots(), compute)
-        stream, asked, exposed = self.supplied(stream)
+        stream, prefetched, exposed = self.supplied(stream)
         busy = _overlapped(compute, stream) + exposed * np.minimum(compute, stream)
-        busy = busy + (1 - asked) * self.waiting(compute)
+        busy = busy + (1 - prefetched) * self.waiting(compute)
         total = self.batch * (busy + output + packing) + c.call + self._together()
         useful = self.batch * self.m * self.n * self.depth / self.lanes / self.fma_per_cycle / self.task.threads
         shape = np.broadcast_shapes(total.shape, useful.shape)

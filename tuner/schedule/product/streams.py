@@ -1,5 +1,5 @@
 """How the operands of a product come to a core: what each level of memory delivers, in how many streams, and what
-tiles ask for before they need it. A part of the estimate (estimate.py).
+is prefetched. A part of the estimate (estimate.py).
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ CROWDED = 1.0
 three times as long in tiles of one vector, and no longer in tiles of six, but 16 rows hide most of that."""
 WAYS = 8
 """Of L2, which few descriptions of hardware say. Half of them are left to a panel."""
-KEPT = 0.6
-"""The share of L2 that holds the strip at hand and what was asked for of the next one."""
+PREFETCHED_OF_L2 = 0.6
+"""The share of L2 that holds a strip of panels and what was prefetched of the next one; chosen, not fitted."""
 
 
 class Streams(Sizes):
@@ -60,8 +60,8 @@ class Streams(Sizes):
         return cycles
 
     def waiting(self, compute: Floats) -> Floats:
-        """Cycles that the first tiles over panels of a constant wait for these: the tiles after them read nothing that
-        is new, and bring the next panel only if they ask for it."""
+        """Cycles that the first tile over each panel of a constant waits for it, if nothing was prefetched: later tiles
+        over the panel read it from L2."""
         if not self.product.right.is_packed_ahead or self.product.right.is_made_in_call:
             return np.zeros_like(compute)
         first = compute / self.passes
@@ -75,22 +75,23 @@ class Streams(Sizes):
         return np.asarray(self.right_size + self.block_bytes < 0.8 * self.hardware.l2_bytes)
 
     def supplied(self, stream: Floats) -> tuple[Floats, Floats, Floats]:
-        """The cycles that ``stream`` takes with what is asked for needlessly, the share of a panel that the tiles over
-        the one before ask for in time, and the share of the cycles that computing does not hide."""
+        """The cycles that ``stream`` takes with needless prefetches, the share of a panel that the tiles over the one
+        before prefetch in time, and the share of the cycles that computing does not hide."""
         c, ahead = self.rates, self.of["ahead"]
-        # Of panels a vector wide each tile reads several streams, which prefetchers follow as well as if asked to.
+        # Hardware prefetchers follow the several streams of narrow panels as well as software prefetches would.
         several, near = (self.of["panel"] == OF_VECTORS) & (self.nv > 1), self.of["near"] > 0
         unaided = np.where(near | several, c.near_exposed, c.stream_exposed)
-        reach = self.passes / np.maximum(ahead, 1.0) * (ahead > 0)
-        # What L2 does not hold beside the strip at hand is pushed out, and comes again.
-        in_time = np.minimum(reach, 1.0)
-        is_lost = (1 + in_time) * self.strip_bytes > KEPT * self.hardware.l2_bytes
-        # One tile alone waits for its own panel all the time, and what it asks for waits beside.
-        asked = np.where(is_lost | (self.passes <= 1), 0.0, in_time)
-        early = np.where(self.passes > 1, np.maximum(reach - 1, 0.0), reach**2)
-        needless = c.too_soon * early + is_lost * in_time + c.asked * (near & several)
-        exposed = unaided + (c.ahead_exposed - unaided) * asked
-        return stream * (1 + needless + c.single / np.where(several, self.nv, 1.0)), asked, exposed
+        # How many panels the tiles over one panel prefetch.
+        panels = self.passes / np.maximum(ahead, 1.0) * (ahead > 0)
+        share = np.minimum(panels, 1.0)
+        # What L2 does not hold beside the current strip is evicted, and loaded again.
+        is_evicted = (1 + share) * self.strip_bytes > PREFETCHED_OF_L2 * self.hardware.l2_bytes
+        # A single tile waits for its own panel all the time, and its prefetches compete with that.
+        prefetched = np.where(is_evicted | (self.passes <= 1), 0.0, share)
+        too_soon = np.where(self.passes > 1, np.maximum(panels - 1, 0.0), panels**2)
+        needless = c.too_soon * too_soon + is_evicted * share + c.asked * (near & several)
+        exposed = unaided + (c.ahead_exposed - unaided) * prefetched
+        return stream * (1 + needless + c.single / np.where(several, self.nv, 1.0)), prefetched, exposed
 
     @cached_property
     def right_size(self) -> Floats:

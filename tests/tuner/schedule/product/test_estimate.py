@@ -116,24 +116,24 @@ def of_constant(m: int, k: int = 768, **values: int) -> float:
 
 
 @pytest.mark.parametrize(("m", "ahead"), [(24, 2), (48, 4), (96, 8)])
-def test_tiles_over_one_panel_of_a_constant_hide_the_next_one_if_they_ask_for_all_of_it(m: int, ahead: int) -> None:
-    asked = of_constant(m, ahead=ahead)
-    assert of_constant(m, ahead=0) > 1.1 * asked
+def test_tiles_over_a_panel_of_a_constant_hide_the_next_one_if_they_prefetch_all_of_it(m: int, ahead: int) -> None:
+    prefetched = of_constant(m, ahead=ahead)
+    assert of_constant(m, ahead=0) > 1.1 * prefetched
     # A part of the panel, or panels that are not the next.
-    assert of_constant(m, ahead=4 * ahead) > 1.05 * asked
-    assert of_constant(m, ahead=ahead // 2) > 1.01 * asked
+    assert of_constant(m, ahead=4 * ahead) > 1.05 * prefetched
+    assert of_constant(m, ahead=ahead // 2) > 1.01 * prefetched
 
 
-def test_one_tile_over_a_panel_hides_nothing_by_asking_for_the_next_one() -> None:
-    asked = [of_constant(12, ahead=ahead) for ahead in (1, 2, 4, 8)]
-    assert of_constant(12, ahead=0) < min(asked)
-    assert asked == sorted(asked, reverse=True)
+def test_one_tile_over_a_panel_hides_nothing_by_prefetching_the_next_one() -> None:
+    prefetched = [of_constant(12, ahead=ahead) for ahead in (1, 2, 4, 8)]
+    assert of_constant(12, ahead=0) < min(prefetched)
+    assert prefetched == sorted(prefetched, reverse=True)
 
 
-def test_panels_that_l2_does_not_hold_beside_the_one_at_hand_are_asked_for_in_vain() -> None:
+def test_panels_that_l2_does_not_hold_beside_the_current_one_are_prefetched_in_vain() -> None:
     assert of_constant(24, k=8192, nv=1, ahead=2) < of_constant(24, k=8192, nv=1, ahead=0)
     assert of_constant(24, k=8192, ahead=2) > of_constant(24, k=8192, ahead=0)
 
 
-def test_rows_beyond_a_tile_wait_for_panels_that_nobody_asked_for() -> None:
+def test_rows_beyond_a_tile_wait_for_panels_that_were_not_prefetched() -> None:
     assert of_constant(8, mr=8, nv=3, ahead=0) < 0.95 * of_constant(8, mr=4, nv=6, ahead=0)
