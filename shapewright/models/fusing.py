@@ -12,6 +12,7 @@ from shapewright.models.elementwise import BYTES, COMMUTATIVE, TEXT, epilogue_of
 from shapewright.models.graph import ONE, VIEWS, CannotLift, Graph, Input, Node, Operation
 from shapewright.models.lifted import Fold, Operand, View
 from shapewright.models.operands import behind, fixed
+from shapewright.models.orders import lies, order_of
 from shapewright.models.views import broadcast, grouped
 
 ROW_AXES = ("m", "n", "p")
@@ -32,7 +33,7 @@ def biased(operation: Operation, draft: Draft) -> Draft:
 def elementwise(operation: Operation) -> Draft:
     """A node on its own, as the beginning of a chain."""
     graph, node, shape = operation.graph, operation.node, operation.shape
-    view = tuple((axis,) for axis, size in enumerate(shape) if size != ONE)
+    view = tuple((axis,) for axis in order_of(graph, node) if shape[axis] != ONE)
     if not view:
         raise CannotLift("it computes a single value")
     axes = tuple(f"a{number}" for number in range(len(view)))
@@ -168,7 +169,7 @@ def _appended(graph: Graph, draft: Draft, node: Node) -> Draft:
     reads: Reads = ()
     for name in dict.fromkeys(each for each in node.sources if each != draft.node):
         operand, dims = _read(graph, draft, graph[name], node)
-        if not operand.constant and not _is_in_order(operand.view):
+        if not operand.constant and not lies(graph, graph[operand.node], operand.view):
             raise CannotLift(f"{name} would have to be transposed")
         draft = draft.with_operand(operand)
         names[name], reads = f"{{{operand.tensor}}}", (*reads, (operand.tensor, dims))
@@ -212,7 +213,8 @@ def _read(
         node = graph[node.sources[0]]
     shape, whole = graph.shape(node.name), graph.shape(reader.name)
     # The bias of a convolution runs over its channels, whatever comes behind them.
-    found = (((0,),), (1,)) if reader.op == "conv" else broadcast(shape, whole, draft.view)
+    is_bias = reader.op == "conv"
+    found = (((0,),), (draft.axes.index(draft.channel),)) if is_bias else broadcast(shape, whole, draft.view)
     if found is None:
         raise CannotLift(f"{node.name} is broadcast along a part of an axis of the program")
     view, dims = found

@@ -43,13 +43,14 @@ and the elementwise ones of ``shapewright.models.elementwise``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 from tuner.program.language.dims import DimExpr
 
+T = TypeVar("T")
 Shape = tuple[DimExpr, ...]
 Input = str | int | float | None
 OUTPUT = "<output>"
@@ -119,18 +120,16 @@ class Graph:
         }
         return Graph(nodes, self.outputs)
 
+    def once(self, key: str, compute: Callable[[Graph], T]) -> T:
+        """What ``compute`` makes of the graph, computed once and kept under ``key``."""
+        if key not in self._cache:
+            self._cache[key] = compute(self)
+        found: T = self._cache[key]
+        return found
+
     def readers(self, name: str) -> frozenset[str]:
         """The nodes that read a node's value, and OUTPUT if the model returns it."""
-        if "readers" not in self._cache:
-            readers: dict[str, set[str]] = {}
-            for node in self:
-                for source in node.sources:
-                    readers.setdefault(source, set()).add(node.name)
-            for output in self.outputs:
-                readers.setdefault(output, set()).add(OUTPUT)
-            self._cache["readers"] = {name: frozenset(each) for name, each in readers.items()}
-        found: frozenset[str] = self._cache["readers"].get(name, frozenset())
-        return found
+        return self.once("readers", _readers).get(name, frozenset())
 
     def only_reader(self, name: str) -> Node | None:
         """The node that alone reads a value, if there is one."""
@@ -153,6 +152,16 @@ class Graph:
         while node.op == "identity":
             node = self.nodes[node.sources[0]]
         return node
+
+
+def _readers(graph: Graph) -> Mapping[str, frozenset[str]]:
+    readers: dict[str, set[str]] = {}
+    for node in graph:
+        for source in node.sources:
+            readers.setdefault(source, set()).add(node.name)
+    for output in graph.outputs:
+        readers.setdefault(output, set()).add(OUTPUT)
+    return {name: frozenset(each) for name, each in readers.items()}
 
 
 def _substituted(shape: Shape, dims: Mapping[str, DimExpr]) -> Shape:

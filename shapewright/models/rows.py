@@ -7,6 +7,7 @@ from shapewright.models.elementwise import shortest
 from shapewright.models.graph import ONE, CannotLift, Operation, Shape
 from shapewright.models.lifted import Operand, View
 from shapewright.models.operands import operand
+from shapewright.models.orders import is_last
 from shapewright.models.views import product
 from tuner.program.catalogue import OPS
 from tuner.program.job.build import ProgramOp
@@ -139,6 +140,8 @@ def reduce(operation: Operation) -> Draft:
     if groups["p"] and product([shape[axis] for axis in groups["p"]]) == ONE:
         # Channels of [b, c, 1, 1] are the rows' own elements, as those of [b, c] are.
         groups = {**groups, "n": (*groups["n"], *groups["p"]), "p": ()}
+    if is_last(operation.graph, source) and axes == list(range(2, len(shape))):
+        groups = {"m": (0,), "n": tuple(axes), "p": (1,)}
     kept = [name for name in "mp" if groups[name]]
     args = {name: product([shape[axis] for axis in group]) for name, group in groups.items() if group}
     offset = 0 if operation.attr("keep") else len(axes)

@@ -12,22 +12,19 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from shapewright.models.draft import Draft, draft_of
-from shapewright.models.graph import ONE, CannotLift, Node, Operation, Shape
-from shapewright.models.lifted import Operand
+from shapewright.models.graph import CannotLift, Node, Operation, Shape
+from shapewright.models.lifted import Operand, View
 from shapewright.models.operands import constant_behind, listed, operand
-from shapewright.models.views import each
+from shapewright.models.orders import is_depthwise, is_last, is_pointwise, last
+from shapewright.models.views import each, product
 from tuner.program.catalogue.convolutions import SPATIAL, Spatial
 from tuner.program.job.build import ProgramOp
 from tuner.program.language.dims import DimExpr, DimLike
 
 DEFAULTS: Mapping[str, int] = {"stride": 1, "pad": 0, "dilation": 1}
 POOLS = {
-    "max_pool": ("max_pool2d", "out[b, c, p, q] = max(r, s) x[b, c, {reads}]", -math.inf),
-    "avg_pool": (
-        "avg_pool2d",
-        "total[b, c, p, q] = sum(r, s) x[b, c, {reads}]\nout[b, c, p, q] = total[b, c, p, q] / ({divisor})",
-        0.0,
-    ),
+    "max_pool": ("max_pool2d", "out[{out}] = max(r, s) x[{x}]", -math.inf),
+    "avg_pool": ("avg_pool2d", "total[{out}] = sum(r, s) x[{x}]\nout[{out}] = total[{out}] / ({divisor})", 0.0),
 }
 """By neutral name the operator of the catalogue, its program, and what padding is."""
 
@@ -37,7 +34,8 @@ class _Windows:
     """Windows on an image [b, c, *spatial], by spatial axis. ``pad`` is in front of an axis, ``behind`` it at its end;
     both are of ``value``. ``counted``: of means how many elements in front of the image, and behind it, count in the
     divisor, by axis; None: a window always has its whole size. ``divisor``: in place of all that, if it is not 0.
-    ``inner``: the node that pads the image, if the windows do that in its place."""
+    ``inner``: the node that pads the image, if the windows do that in its place. ``is_made_last``: the output's
+    channels come last; ``is_read_last``: the image's do, too."""
 
     image: Node
     shape: Shape
@@ -51,11 +49,15 @@ class _Windows:
     counted: tuple[tuple[int, ...], tuple[int, ...]] | None = None
     divisor: int = 0
     inner: tuple[str, ...] = ()
+    is_made_last: bool = False
+    is_read_last: bool = False
 
     @property
     def settings(self) -> Mapping[str, int] | None:
         """Those of an operator of the catalogue, None where it has not such windows."""
         values = {"stride": self.stride, "pad": self.pad, "dilation": self.dilation}
+        if self.is_made_last != self.is_read_last:
+            return None
         if self.behind != self.pad or self.counted or self.divisor or any(len(set(own)) > 1 for own in values.values()):
             return None
         return {name: own[0] for name, own in values.items() if own[0] != DEFAULTS[name]}
@@ -92,12 +94,31 @@ class _Windows:
             factors.append(f"(min({begin} + {width}, {end}) - max({begin}, {-front[at]}))")
         return " * ".join(factors)
 
-    def program(self, text: str, constant: tuple[str, ...] = ()) -> ProgramOp:
-        text = text.format(reads=self.reads, divisor=self.elements)
-        shapes = (("x", self.shape),)
+    @property
+    def image_view(self) -> View:
+        return _view(len(self.shape), is_last=self.is_read_last)
+
+    @property
+    def output_view(self) -> View:
+        return _view(len(self.shape), is_last=self.is_made_last)
+
+    def program(self, text: str, channels: tuple[str, str], constant: tuple[str, ...] = ()) -> ProgramOp:
+        """``text`` of the indices of the image, ``{x}``, and of the output; ``channels`` of these."""
+        x = _indices(channels[0], self.reads, is_last=self.is_read_last)
+        out = _indices(channels[1], ", ".join(self.axes.outer), is_last=self.is_made_last)
+        text = text.format(x=x, out=out, divisor=self.elements)
+        shapes = (("x", tuple(self.shape[axis] for (axis,) in self.image_view)),)
         is_padded = any((*self.pad, *self.behind))
         value = self.value if math.isfinite(self.value) else str(self.value)
         return ProgramOp(text, constant, (("x", value),) if is_padded else (), shapes=shapes)
+
+
+def _view(rank: int, *, is_last: bool) -> View:
+    return tuple((axis,) for axis in last(rank)) if is_last else each(rank)
+
+
+def _indices(channel: str, spatial: str, *, is_last: bool) -> str:
+    return f"b, {spatial}, {channel}" if is_last else f"b, {channel}, {spatial}"
 
 
 def positions(
@@ -159,25 +180,33 @@ def conv(operation: Operation) -> Draft:
     settings, xs = windows.settings, windows.shape
     if transposed and settings is None:
         raise CannotLift("a transposed convolution whose stride, padding or dilation differs between axes or sides")
-    is_depthwise = groups > 1 and xs[1] == ws[0] == DimExpr.of(groups) and ws[1] == ONE
+    if windows.is_read_last and is_pointwise(graph, node):
+        return _product(operation, windows, w)
     right = operand(graph, "weight", w, ws)
     args: dict[str, Any] = {"b": xs[0], "c": xs[1], **windows.sizes}
-    if rank == 2 and not transposed and is_depthwise:
+    if rank == 2 and is_depthwise(graph, node) and not windows.is_made_last:
         right = operand(graph, "weight", w, (ws[0], *ws[2:]), (0, 2, 3, 1))
         return _draft(operation, windows, "depthwise_conv2d", _DEPTHWISE, args, right)
     args |= {"o": ws[1] * groups if transposed else ws[0], **({"groups": groups} if groups > 1 else {})}
+    args |= {"layout": "nhwc"} if windows.is_read_last else {}
     name = f"conv{rank}d_transpose" if transposed else f"conv{rank}d"
-    return _draft(operation, windows, name, _spelled_conv(windows, ws, groups), args, right)
-
-
-_DEPTHWISE = "out[b, c, p, q] = sum(r, s) x[b, c, {reads}] * weight[c, r, s]"
-
-
-def _spelled_conv(windows: _Windows, ws: Shape, groups: int) -> str:
-    outer, inner = ", ".join(windows.axes.outer), ", ".join(windows.axes.window)
     share, width = ws[1], str(ws[0].constant and ws[0].constant // groups)
-    channel = "c" if groups == 1 else f"{share}*(o//{width}) + c"
-    return f"out[b, o, {outer}] = sum(c, {inner}) x[b, {channel}, {{reads}}] * weight[o, c, {inner}]"
+    channels = ("c" if groups == 1 else f"{share}*(o//{width}) + c", "o")
+    inner = ", ".join(windows.axes.window)
+    text = f"out[{{out}}] = sum(c, {inner}) x[{{x}}] * weight[o, c, {inner}]"
+    return _draft(operation, windows, name, text, args, right, channels=channels)
+
+
+def _product(operation: Operation, windows: _Windows, w: Node) -> Draft:
+    """The product of an image whose channels come last: its places are rows."""
+    xs, ws, graph = windows.shape, operation.graph.shape(w.name), operation.graph
+    view = ((0, *range(2, len(xs))), (1,))
+    right = operand(graph, "w", w, ws[:2])
+    args = {"m": product([xs[axis] for axis in view[0]]), "n": ws[0], "k": ws[1]}
+    return draft_of("dense", args, (Operand("x", windows.image.name, view), right), operation, view)
+
+
+_DEPTHWISE = "out[{out}] = sum(r, s) x[{x}] * weight[c, r, s]"
 
 
 def pool(operation: Operation) -> Draft:
@@ -192,23 +221,25 @@ def pool(operation: Operation) -> Draft:
 
 
 def _draft(
-    operation: Operation, windows: _Windows, name: str, text: str, args: Mapping[str, Any], *others: Operand
+    operation: Operation, windows: _Windows, name: str, text: str, args: Mapping[str, Any], *others: Operand,
+    channels: tuple[str, str] = ("c", "c"),
 ) -> Draft:  # fmt: skip
     """The operator of that name, or its program ``text`` where its windows are none of the catalogue's."""
-    rank, settings = len(windows.shape), windows.settings
-    operands = (Operand("x", windows.image.name, each(rank)), *others)
+    settings = windows.settings
+    operands = (Operand("x", windows.image.name, windows.image_view), *others)
     op: str | ProgramOp = name
-    if settings is None:
+    if settings is None or (windows.is_made_last and "layout" not in args):
         constant = tuple(other.tensor for other in others)
-        op, args = windows.program(text, constant), _extents(windows, args)
-    draft = draft_of(op, {**args, **(settings or {})}, operands, operation, each(rank))
+        op, args, settings = windows.program(text, channels, constant), _extents(windows, args), None
+    draft = draft_of(op, {**args, **(settings or {})}, operands, operation, windows.output_view)
     # A program does not say which of its axes a bias and a norm run over.
-    return replace(draft, channel=draft.axes[1], nodes=(*windows.inner, *draft.nodes))
+    channel = draft.axes[-1 if windows.is_made_last else 1]
+    return replace(draft, channel=channel, nodes=(*windows.inner, *draft.nodes))
 
 
 def _extents(windows: _Windows, args: Mapping[str, Any]) -> dict[str, Any]:
     """Those of the axes of a program, of which the output's and a group's channels are some."""
-    kept = {name: size for name, size in args.items() if name not in (*windows.axes.sizes, "groups")}
+    kept = {name: size for name, size in args.items() if name not in (*windows.axes.sizes, "groups", "layout")}
     if args.get("groups", 1) > 1:
         kept["c"] = args["c"] // args["groups"]
     return {**kept, **windows.outer}
@@ -220,8 +251,10 @@ def _windows(operation: Operation, window: Shape, value: float, *, may_be_padded
     stride, dilation, pad = (tuple(node.attrs[name]) for name in ("stride", "dilation", "pad"))
     shape, behind = graph.shape(image.name), tuple(node.attrs.get("behind", pad))
     counted, divisor = node.attrs.get("counted"), node.attrs.get("divisor", 0)
+    is_made_last = not node.attrs.get("transposed") and is_last(graph, node)
     made = _Windows(
-        image, shape, SPATIAL[len(window)], window, stride, dilation, pad, behind, value, counted, divisor
+        image, shape, SPATIAL[len(window)], window, stride, dilation, pad, behind, value, counted, divisor,
+        is_made_last=is_made_last, is_read_last=is_made_last and is_last(graph, image),
     )  # fmt: skip
     if not may_be_padded or image.op != "pad" or image.attrs["value"] != value:
         return made

@@ -2,7 +2,7 @@
 
 The output is cut into tiles. What a tile reads is copied first, with its padding and so that all loads are contiguous;
 then the windows are unrolled over a register block of a few positions and vectors. Vectors run along the last axis,
-spatial or of channels. Axes of a micro-kernel:
+spatial or of channels; a weight that does not lie along it is packed. Axes of a micro-kernel:
 
 ===========  ==========================================================================================================
 ``chunk``    vectors of a tile along the last axis
@@ -17,6 +17,7 @@ Threads share the tiles. No choice depends on a shape that is dynamic.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
@@ -30,6 +31,7 @@ from tuner.program.language.workload import Workload
 from tuner.program.target.rates import Rates
 from tuner.schedule.access import values
 from tuner.schedule.function import KernelFunction
+from tuner.schedule.layout import Layout
 from tuner.schedule.loops.estimates import (
     Floats,
     LoopRule,
@@ -40,6 +42,7 @@ from tuner.schedule.loops.estimates import (
     thread_speedup,
     volume,
 )
+from tuner.schedule.product.streams import PAGE_BYTES
 from tuner.schedule.rule import Extents
 from tuner.schedule.rules.stencil.emit import TileNest
 from tuner.schedule.rules.stencil.narrow import ImageNest, Planes, planes_of
@@ -50,13 +53,16 @@ CHUNKS, BLOCKS = (1, 2, 4, 8, 16), (1, 2, 4, 8, 16, 32, 64)
 MAX_UNROLLED = 400
 """Elements of windows in the code of a register block."""
 TILE_CYCLES = 60.0
-ROW_CYCLES = 10.0
+ROW_CYCLES = 5.0
 """Cycles of a row of the copy, and of its masked vectors."""
 COPY_CYCLES = 1.5
 """Cycles of a vector loaded, moved about and stored."""
 GROUP_CYCLES = 6.0
 """Cycles of the loops around a register block, and of its stores."""
-OUTSIDE_L1 = 1.3
+CROWDED = 0.8
+"""By how much more, for all of its loads, a tile whose rows fall on few sets of that cache; on a Xeon (family 6 model
+207)."""
+OUTSIDE_L1 = 1.5
 """By how much a tile is slower whose copy the first cache does not hold."""
 
 
@@ -114,7 +120,7 @@ class Stencil(LoopRule[WindowProgram]):
 
     def wanted(self, task: SearchTask, found: WindowProgram) -> Iterable[Mapping[str, int]]:
         # Channels lie beside one another: a tile is narrow, and the image is high.
-        chunk = 2 if found.vector.window is None else 8
+        chunk = 2 if found.vector.size == 1 else 8
         return ({"chunk": chunk, "block": 16, "rows": rows, "merged": 2} for rows in (4, 3, 2, 1))
 
     def cycles(self, task: SearchTask, found: WindowProgram, kernel: MicroKernel, extents: Extents) -> Floats:
@@ -134,7 +140,8 @@ class Stencil(LoopRule[WindowProgram]):
         beyond = np.ceil(found.vector.reach / found.vector.stride / lanes) * chunks
         copied = rows * (vectors + beyond) * COPY_CYCLES * found.vector.stride + rows * chunks * ROW_CYCLES
         slower = np.where(held > task.known_target.hardware.l1d_bytes, OUTSIDE_L1, 1.0)
-        computed = positions * vectors * _vector_cycles(task.rates, found, kernel)
+        slower = slower + CROWDED * _crowded(task, found, kernel, extents)
+        computed = positions * vectors * _mean_vector_cycles(task.rates, found, kernel, extents, lanes)
         work = tiles * TILE_CYCLES + (copied + computed) * slower
         return roofline(task, work, _bytes(task, found, extents), thread_speedup(tiles, task.threads))
 
@@ -142,6 +149,10 @@ class Stencil(LoopRule[WindowProgram]):
         row, elements = volume((found.vector.axis,), extents), volume(found.stage.axes, extents)
         logarithms = [np.log2(size + 1) for size in (elements, _bytes(task, found, extents), row)]
         return [*logarithms, row % found.lanes(task), np.full(len(row), len(found.taps) / found.vector.stride)]
+
+    def layouts(self, task: SearchTask, kernel: MicroKernel) -> Mapping[str, Layout]:
+        found = self.found(task)
+        return {read.tensor: found.layout(task, read) for read in found.packed}
 
     def write(self, task: SearchTask, found: WindowProgram, kernel: MicroKernel, function: KernelFunction) -> None:
         planes = _planes(task, found) if kernel.get("merged") > 1 else None
@@ -180,11 +191,48 @@ def _choices(task: SearchTask, slide: Slide | None, choices: tuple[int, ...], un
     return tuple(choice for choice in choices if size is None or choice == 1 or choice * unit < 2 * size)
 
 
-def _vector_cycles(rates: Rates, program: WindowProgram, kernel: MicroKernel) -> float:
-    """Cycles of one vector of the output."""
-    held = _held(kernel)
+def _crowded(task: SearchTask, program: WindowProgram, kernel: MicroKernel, extents: Extents) -> Floats:
+    """[shapes] the share of loads that find their line pushed out of the first cache: what the windows of a row of
+    positions read lies as far apart as the rows of the copy, which may fall on few sets."""
+    row = (kernel["chunk"] + (program.vector.reach > 0)) * program.lanes(task) * 4 * len(program.phases)
+    lines: Floats = np.full(len(next(iter(extents.values()))), float(kernel["vectors"]))
+    for slide in program.slides[:-1]:
+        is_row = slide is program.inner and slide is not program.block
+        lines = lines * slide.span(volume((slide.axis,), extents)) if is_row else lines * (slide.reach + 1)
+    lines_of_sets = task.known_target.hardware.l1d_bytes / math.gcd(row, PAGE_BYTES)
+    return np.asarray(np.clip(2 * (lines / lines_of_sets - 1), 0.0, 1.0))
+
+
+def _mean_vector_cycles(
+    rates: Rates, program: WindowProgram, kernel: MicroKernel, extents: Extents, lanes: int
+) -> Floats:  # fmt: skip
+    """[shapes] cycles of one vector of the output: what is left of a tile's positions, or vectors, by whole register
+    blocks is computed one by one."""
+    row = np.ceil(volume((program.vector.axis,), extents) / lanes)
+    wide, high = _in_groups(row, np.full(len(row), kernel["chunk"]), kernel["vectors"]), np.zeros(len(row))
+    if program.inner is not None:
+        size = volume((program.inner.axis,), extents)
+        block = np.full(len(row), kernel["block"]) if program.inner is program.block else size
+        high = _in_groups(size, block, kernel["rows"])
+    total: Floats = np.zeros(len(row))
+    for share, rows in ((high, kernel["rows"]), (1 - high, 1)):
+        for other, vectors in ((wide, kernel["vectors"]), (1 - wide, 1)):
+            total += share * other * _vector_cycles(rates, program, rows, vectors)
+    return total
+
+
+def _in_groups(size: Floats, block: Floats, group: int) -> Floats:
+    """[shapes] the share of ``size`` positions, cut into blocks, that whole groups have."""
+    whole = np.floor(size / np.maximum(block, 1))
+    grouped = whole * np.floor(block / group) + np.floor((size - whole * block) / group)
+    return np.asarray(grouped * group / np.maximum(size, 1))
+
+
+def _vector_cycles(rates: Rates, program: WindowProgram, rows: int, vectors: int) -> float:
+    """Cycles of one vector of the output in a register block of so many."""
+    held = rows * vectors
     tap = max(1.0 + nan_cycles(program.stage) + _operations(rates, program.stage) / 4, rates.fma_latency / held)
-    loads, inner, rows = float(len(program.taps)), program.inner, kernel["rows"]
+    loads, inner = float(len(program.taps)), program.inner
     if inner is not None:
         # Positions next to each other share loads of the copy.
         loads *= min(inner.span(rows), rows * inner.size) / (rows * inner.size)

@@ -16,8 +16,8 @@ from tuner.program.job.task import SearchTask
 from tuner.program.language.expr import Read, axes_of, reads
 from tuner.schedule.function import KernelFunction, dim_expr
 from tuner.schedule.loops.reading import NOTHING, Index, Nest, Reader, addition, write_outputs
-from tuner.schedule.loops.shares import Share, in_groups_to, in_shares, position_of, product_of
-from tuner.schedule.rules.stencil.pattern import Tap, WindowProgram
+from tuner.schedule.loops.shares import Share, in_groups_to, in_shares, number_of, position_of, product_of
+from tuner.schedule.rules.stencil.pattern import Tap, WindowProgram, others
 from tuner.schedule.space import MicroKernel
 from tuner.schedule.tir import I, TirExpr, i64, tirx
 from tuner.schedule.vector.arithmetic import bound
@@ -62,6 +62,17 @@ class TileNest(Nest):
                     tile.compute()
 
         in_shares(I.Bind(total), self.threads, tiles)
+
+    def operand(self, reader: Reader, read: Read) -> TirExpr:
+        """A vector of an operand at the index of ``reader``: as it lies or, at a whole number of vectors, packed."""
+        if read not in self.program.packed:
+            return reader.read(read)
+        at, tensor = reader.indices(read), self.workload.tensors[read.tensor]
+        along, sizes = self.program.along(read), [dim_expr(dim, {}) for dim in tensor.dims]
+        rest = others(along, len(at))
+        step = number_of({str(dim): at[dim] for dim in rest}, {str(dim): sizes[dim] for dim in rest})
+        place = (tirx.truncdiv(at[along], i64(self.lanes)), step, self.vectors.ramp(0))
+        return bound(loaded(I.Bind(self.function.buffers[read.tensor][place]), tensor.dtype))
 
     def _copy_shape(self) -> list[TirExpr]:
         """The dims of the slides as a whole tile needs them; the last one is residues and whole vectors of each."""
@@ -192,7 +203,7 @@ class _Tile:
             for tap in map(dict, program.taps):
                 key = program.key(read, tap)
                 if key not in known:
-                    known[key] = self.reader({vector: column}, tap, limit).read(read)
+                    known[key] = self.nest.operand(self.reader({vector: column}, tap, limit), read)
         return known
 
     def _columns(self, shared: Known, column: TirExpr, vectors: int, limit: TirExpr | None) -> None:
@@ -258,7 +269,7 @@ class _Block:
         if read == self.program.read:
             return self._window(place, tap)
         known, key = self.known[place[0]], self.program.key(read, tap)
-        return known[key] if key in known else reader.read(read)
+        return known[key] if key in known else self.nest.operand(reader, read)
 
     def _window(self, place: Place, tap: Tap) -> TirExpr:
         *steps, last = self._source(place, tap)

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from tuner.program.job.task import SearchTask
-from tuner.program.language.expr import Read, axes_of, reads
+from tuner.program.language.expr import Axis, Read, axes_of, reads
 from tuner.program.language.notation import Stage
 from tuner.program.language.workload import Workload
-from tuner.schedule.access import dim_of, lies_along, one_reduction
+from tuner.schedule.access import dim_of, is_plain, lies_along, one_reduction
+from tuner.schedule.layout import PackLayout
 from tuner.schedule.loops.estimates import lanes_for
 from tuner.schedule.rule import need, pattern
 
@@ -61,7 +62,8 @@ class Slide:
 @dataclass(frozen=True)
 class WindowProgram:
     """``slides``: the dims of ``read`` that tiles span, outermost first; the last one is the dim that vectors run
-    along. ``outer``: the other axes of the output. ``after``: elementwise stages on the result of ``stage``."""
+    along. ``outer``: the other axes of the output. ``after``: elementwise stages on the result of ``stage``.
+    ``packed``: reads of constants that do not lie along the vectors, and are packed so."""
 
     stage: Stage
     after: tuple[Stage, ...]
@@ -69,6 +71,7 @@ class WindowProgram:
     slides: tuple[Slide, ...]
     outer: tuple[str, ...]
     taps: tuple[tuple[tuple[str, int], ...], ...]
+    packed: tuple[Read, ...] = ()
 
     @property
     def vector(self) -> Slide:
@@ -100,6 +103,21 @@ class WindowProgram:
         computed = [types.reduced_type(self.stage), *(types.type_of(stage.body) for stage in self.after)]
         return lanes_for(task, [*computed, read.dtype])
 
+    def layout(self, task: SearchTask, read: Read) -> PackLayout:
+        """How the tensor of a packed read is packed: panels of a vector of its elements along the vectors' axis."""
+        dims = tuple((dim.constant or 0,) for dim in task.workload.tensors[read.tensor].dims)
+        along = self.along(read)
+        return PackLayout(self.lanes(task), dims=dims, rows=(along,), steps=others(along, len(dims)))
+
+    def along(self, read: Read) -> int:
+        """The dim of a packed read that its vectors have neighbours of."""
+        return read.indices.index(Axis(self.vector.axis))
+
+
+def others(dim: int, count: int) -> tuple[int, ...]:
+    """All of ``count`` dims but one."""
+    return (*range(dim), *range(dim + 1, count))
+
 
 @pattern
 def match(workload: Workload) -> WindowProgram:
@@ -122,14 +140,26 @@ def match(workload: Workload) -> WindowProgram:
     need(is_last, f"{read.tensor} does not lie along {vector}")
     need(slides[-1].stride <= MAX_STRIDE, f"windows are more than {MAX_STRIDE} elements apart")
     need(not any(map(reads, read.indices)), f"{read.tensor} is read where an index tensor says")
-    for other in (each for one in (stage, *after) for each in reads(one.body) if each != read):
+    packed = tuple(each for each in dict.fromkeys(reads(stage.body)) if _is_packed(workload, each, vector))
+    for other in (each for one in (stage, *after) for each in reads(one.body) if each not in (read, *packed)):
         is_padded = other.tensor in dict(workload.padding)
         need(not is_padded, f"{other.tensor} is padded and not read through windows")
         need(lies_along(other, vector), f"{other.tensor} does not lie along {vector}")
     tiled = {slide.axis for slide in slides}
     outer = tuple(axis for axis in stage.axes if axis not in tiled)
-    taps = itertools.product(*map(range, sizes.values()))
-    return WindowProgram(stage, after, read, slides, outer, tuple(tuple(zip(sizes, tap, strict=True)) for tap in taps))
+    every = itertools.product(*map(range, sizes.values()))
+    taps = tuple(tuple(zip(sizes, tap, strict=True)) for tap in every)
+    return WindowProgram(stage, after, read, slides, outer, taps, packed)
+
+
+def _is_packed(workload: Workload, read: Read, vector: str) -> bool:
+    """Whether a read does not lie along the vectors, and is of a constant that can: one of known size, which is read
+    nowhere else, each dim along an axis."""
+    if lies_along(read, vector) or read.tensor not in workload.constants or not is_plain(read):
+        return False
+    found = [each for each in workload.program.reads if each.tensor == read.tensor]
+    is_known = all(dim.constant for dim in workload.tensors[read.tensor].dims)
+    return len(set(found)) == 1 and read.indices.count(Axis(vector)) == 1 and is_known
 
 
 def _slides(stage: Stage, read: Read, sizes: Mapping[str, int], moving: set[str]) -> tuple[Slide, ...]:

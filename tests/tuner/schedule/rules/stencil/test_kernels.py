@@ -47,13 +47,15 @@ def programs(draw: st.DrawFn) -> dict[str, Any]:
     is_last, reducer = draw(st.booleans()), draw(st.sampled_from(["sum", "max"]))
     read = ", ".join(["b", *indices, "c"] if is_last else ["b", "c", *indices])
     out = ", ".join(["b", *axes, "c"] if is_last else ["b", "c", *axes])
-    weight = ", ".join([*windows, "c"] if is_last else ["c", *windows])
+    # A weight that does not lie along the vectors is packed.
+    weight = ", ".join([*windows, "c"] if is_last and draw(st.booleans()) else ["c", *windows])
     channels = [*shape, extents["c"]] if is_last else [extents["c"], *shape]
     body = f"x[{read}]" if reducer == "max" else f"x[{read}] * w[{weight}]"
     padding = draw(st.sampled_from([0.0, 1.5, float("-inf") if reducer == "max" else -2.0]))
     return {
         "program": f"t[{out}] = {reducer}({', '.join(windows)}) {body}\nout[{out}] = t[{out}] * 2 + y[c]",
         "extents": extents, "shapes": {"x": [extents["b"], *channels]}, "padded": {"x": padding},
+        "constant": ["w"] if reducer == "sum" else [],
     }  # fmt: skip
 
 

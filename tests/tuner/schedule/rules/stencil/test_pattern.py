@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tuner.program.job.build import make_workload, workload_from_json
+from tuner.program.job.task import SearchTask
 from tuner.schedule.rule import NoMatch
 from tuner.schedule.rules.stencil.pattern import Slide, WindowProgram, match
 
@@ -43,6 +44,15 @@ def test_vectors_along_channels_that_lie_last() -> None:
     assert [slide.window for slide in answer.slides] == ["r", "s", None]
 
 
+def test_a_weight_that_lies_across_the_vectors_is_packed() -> None:
+    """A convolution of single channels that lie last, its weight as PyTorch has it."""
+    args = {**IMAGE, "b": 1, "c": 40, "o": 40, "groups": 40, "layout": "nhwc"}
+    program = _windows("conv2d", **args)
+    assert (program.vector.axis, [read.tensor for read in program.packed]) == ("o", ["weight"])
+    task = SearchTask("conv2d", args, target={"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 1})
+    assert program.layout(task, program.packed[0]).packed_shape((40, 1, 3, 3)) == (5, 9, 8)
+
+
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
@@ -54,6 +64,15 @@ def test_vectors_along_channels_that_lie_last() -> None:
         ({"program": "o[i] = sum(k) x[i + k]", "extents": {"i": 9, "k": "T"}}, "not constant"),
         ({"program": "o[i] = sum(k) x[i + k] * y[i + 2*k]", "extents": {"i": 9, "k": 3}}, "2 tensors"),
         ({"program": "o[i, j] = sum(k) x[j + k, i]", "extents": {"i": 9, "j": 9, "k": 3}}, "does not lie along j"),
+        (
+            {"program": "o[p, c] = sum(s) x[p + s, c] * w[c, s]", "extents": {"p": 9, "c": 9, "s": 3}},
+            "w does not lie along c",
+        ),
+        (
+            {"program": "o[p, c] = sum(s) x[p + s, c] * w[c, s] * w[c, 0]", "constant": ["w"],
+             "extents": {"p": 9, "c": 9, "s": 3}},
+            "w does not lie along c",
+        ),
         (
             {"program": "o[i] = sum(k) x[i + k] // 2", "extents": {"i": 9, "k": 3}, "dtype": "int32"},
             "divides integers",

@@ -1,0 +1,192 @@
+"""In which order the axes of values lie in memory: whether the channels of an image come last.
+
+Models turn images (b, c, h, w) to rows of channels (b, h, w, c) for norms and products, and back for convolutions.
+Which way an image lies is chosen here, where a convolution can write it either way: then it is not transposed between.
+Only the time depends on it. What reads a value in another order than it lies in has it copied.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+from shapewright.models.elementwise import ELEMENTWISE
+from shapewright.models.graph import ONE, Graph, Node, Shape
+from shapewright.models.lifted import View
+from shapewright.models.views import grouped
+from tuner.schedule.rules.stencil.pattern import MAX_TAPS
+
+Order = tuple[int, ...]
+RANKS = (3, 4, 5)
+"""Of images with one to three spatial axes."""
+SAME = ELEMENTWISE | {"cast", "identity"}
+"""What gives a value as its inputs lie."""
+WINDOWS = frozenset({"max_pool", "avg_pool", "pad"})
+"""What gives an image as its first input lies."""
+Wish = Literal["last", "second", "either"]
+LAST: Wish = "last"
+SECOND: Wish = "second"
+EITHER: Wish = "either"
+
+
+def last(rank: int) -> Order:
+    """The axes of an image whose channels come last."""
+    return (0, *range(2, rank), 1)
+
+
+def is_last(graph: Graph, node: Node) -> bool:
+    """Whether the channels of an image come last in memory."""
+    return node.shape is not None and len(node.shape) in RANKS and order_of(graph, node) == last(len(node.shape))
+
+
+def order_of(graph: Graph, node: Node) -> Order:
+    """The axes of a value as they lie, the outermost first."""
+    return graph.once("orders", _orders)[node.name]
+
+
+def lies(graph: Graph, node: Node, view: View) -> bool:
+    """Whether a view takes the elements of a value as they lie."""
+    shape, taken = graph.shape(node.name), [axis for group in view for axis in group]
+    taken = [axis for axis in taken if shape[axis] != ONE]
+    return taken == [axis for axis in order_of(graph, node) if axis in taken]
+
+
+def is_depthwise(graph: Graph, node: Node) -> bool:
+    """Whether a convolution takes each channel by itself."""
+    if node.op != "conv" or node.attrs["transposed"]:
+        return False
+    x, w = (graph[each].shape for each in node.sources[:2])
+    if x is None or w is None or len(x) != len(w):
+        return False
+    groups = int(node.attrs["groups"])
+    return groups > 1 and x[1] == w[0] and x[1].constant == groups and w[1] == ONE
+
+
+def is_pointwise(graph: Graph, node: Node) -> bool:
+    """Whether a convolution is a product of the channels at each place of an image."""
+    if not _is_of_all(node):
+        return False
+    pad, window = node.attrs["pad"], _window(graph, node)
+    is_one = bool(window) and all(size == ONE for size in window)
+    return is_one and set(node.attrs["stride"]) == {1} and not any((*pad, *node.attrs.get("behind", pad)))
+
+
+def _is_of_all(node: Node) -> bool:
+    """Whether a node is a convolution of all channels."""
+    return node.op == "conv" and not node.attrs["transposed"] and node.attrs["groups"] == 1
+
+
+def _are_patches(graph: Graph, node: Node) -> bool:
+    """Whether windows of all channels are of several elements and do not overlap: then it is at least as fast to have
+    channels last. Others are up to half as slow again, with minimal filtering on the other side (decision 57)."""
+    if not _is_of_all(node) or set(node.attrs["dilation"]) != {1}:
+        return False
+    sizes = [size.constant or 0 for size in _window(graph, node)]
+    are_apart = all(0 < size <= step for size, step in zip(sizes, node.attrs["stride"], strict=False))
+    return max(sizes, default=0) > 1 and are_apart
+
+
+def _window(graph: Graph, node: Node) -> Shape:
+    """The sizes of a convolution's windows; of none where they are not known."""
+    weight = graph[node.sources[1]].shape
+    return () if weight is None else weight[2:]
+
+
+def _orders(graph: Graph) -> dict[str, Order]:
+    wishes, orders = _wishes(graph), dict[str, Order]()
+    for node in graph:
+        orders[node.name] = _order(graph, node, orders, wishes)
+    return orders
+
+
+def _order(graph: Graph, node: Node, orders: dict[str, Order], wishes: dict[str, Wish]) -> Order:
+    if node.shape is None:
+        return ()
+    rank = len(node.shape)
+    plain = tuple(range(rank))
+    sources = [graph[each] for each in node.sources]
+    if not sources or sources[0].shape is None:
+        return plain
+    if node.op == "permute":
+        place = {axis: new for new, axis in enumerate(node.attrs["order"])}
+        return tuple(place[axis] for axis in orders[sources[0].name])
+    if node.op == "reshape":
+        return _reshaped(sources[0].shape, orders[sources[0].name], node.shape) or plain
+    if rank not in RANKS:
+        return plain
+    wish, given = wishes[node.name], sources[:1]
+    if node.op in SAME:
+        given = [each for each in sources if each.shape == node.shape]
+    elif node.op == "conv" and not _may_be_last(graph, node):
+        if wish == LAST and _are_patches(graph, node):
+            return last(rank)
+        given = given if wish != SECOND and is_pointwise(graph, node) else []
+    elif node.op not in WINDOWS and node.op != "conv":
+        given = []
+    # Of several that lie in either way some are transposed.
+    agree = all if wish == SECOND else any
+    return last(rank) if given and agree(orders[each.name] == last(rank) for each in given) else plain
+
+
+def _may_be_last(graph: Graph, node: Node) -> bool:
+    """Whether a convolution of single channels is as fast where they come last: with windows that can be unrolled."""
+    if not is_depthwise(graph, node):
+        return False
+    window = [size.constant or MAX_TAPS + 1 for size in _window(graph, node)]
+    return math.prod(window) <= MAX_TAPS
+
+
+def _reshaped(before: Shape, order: Order, after: Shape) -> Order | None:
+    """The order of a value that is looked at with other sizes: axes that are parted, or that lie side by side joined;
+    None where elements would have to move."""
+    if (parted := grouped(after, before)) is not None:
+        rest = [axis for axis in range(len(after)) if not any(axis in group for group in parted)]
+        return (*(axis for old in order for axis in parted[old]), *rest)
+    joined = grouped(before, after)
+    if joined is None:
+        return None
+    result: list[int] = []
+    position = 0
+    while position < len(order):
+        new = next((axis for axis, group in enumerate(joined) if order[position] in group), None)
+        group = (order[position],) if new is None else joined[new]
+        if order[position : position + len(group)] != group:
+            return None
+        result += [] if new is None else [new]
+        position += len(group)
+    return (*result, *(axis for axis in range(len(after)) if axis not in result))
+
+
+# -- what readers wish ------------------------------------------------------------------------------------------------
+def _wishes(graph: Graph) -> dict[str, Wish]:
+    """How those who read a value would have it lie: LAST if one of them would have its channels last, and all others
+    read it as fast so."""
+    wishes: dict[str, Wish] = {}
+    for node in reversed(list(graph)):
+        readers = [graph.nodes.get(name) for name in graph.readers(node.name)]
+        every = {SECOND if each is None else _wish(graph, each, node, wishes) for each in readers} or {SECOND}
+        if node.shape is not None and all(size == ONE for size in node.shape[2:]):
+            # One element of each channel lies the same in both ways.
+            every = {EITHER}
+        wishes[node.name] = next(wish for wish in (SECOND, LAST, EITHER) if wish in every)
+    return wishes
+
+
+def _wish(graph: Graph, reader: Node, node: Node, wishes: dict[str, Wish]) -> Wish:
+    if node.shape is None or len(node.shape) not in RANKS:
+        return SECOND
+    if reader.op == "permute":
+        return LAST if tuple(reader.attrs["order"]) == last(len(node.shape)) else SECOND
+    if reader.op in SAME:
+        return wishes[reader.name] if reader.shape == node.shape else SECOND
+    if reader.op == "reshape":
+        # The places of an image in a row, or of a row in an image.
+        is_kept = reader.shape is not None and reader.shape[:2] == node.shape[:2]
+        return wishes[reader.name] if is_kept else SECOND
+    if reader.inputs[0] != node.name:
+        return SECOND
+    if reader.op == "reduce":
+        axes = sorted(axis % len(node.shape) for axis in reader.attrs["axes"])
+        return EITHER if axes == list(range(2, len(node.shape))) else SECOND
+    is_kept = reader.op in WINDOWS or _may_be_last(graph, reader) or is_pointwise(graph, reader)
+    return wishes[reader.name] if is_kept else SECOND
