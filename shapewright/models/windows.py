@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from shapewright.models.draft import Draft, draft_of
-from shapewright.models.graph import CannotLift, Node, Operation, Shape
+from shapewright.models.graph import ONE, CannotLift, Node, Operation, Shape
 from shapewright.models.lifted import Operand, View
 from shapewright.models.operands import constant_behind, listed, operand
 from shapewright.models.orders import is_depthwise, is_last, is_pointwise, last
@@ -182,6 +182,8 @@ def conv(operation: Operation) -> Draft:
         raise CannotLift("a transposed convolution whose stride, padding or dilation differs between axes or sides")
     if windows.is_read_last and is_pointwise(graph, node):
         return _product(operation, windows, w)
+    if is_depthwise(graph, node) and all(size == ONE for size in ws[2:]) and not any((*windows.pad, *windows.behind)):
+        return _scaled(operation, windows, operand(graph, "weight", w, ws[:1]))
     right = operand(graph, "weight", w, ws)
     args: dict[str, Any] = {"b": xs[0], "c": xs[1], **windows.sizes}
     if rank == 2 and is_depthwise(graph, node) and not windows.is_made_last:
@@ -204,6 +206,20 @@ def _product(operation: Operation, windows: _Windows, w: Node) -> Draft:
     right = operand(graph, "w", w, ws[:2])
     args = {"m": product([xs[axis] for axis in view[0]]), "n": ws[0], "k": ws[1]}
     return draft_of("dense", args, (Operand("x", windows.image.name, view), right), operation, view)
+
+
+def _scaled(operation: Operation, windows: _Windows, weight: Operand) -> Draft:
+    """Every channel times a number of its own, at some of its places: windows of one element are no sum."""
+    xs, outer = windows.shape, windows.axes.outer
+    reads = ", ".join(f"{step}*{o}" for step, o in zip(windows.stride, outer, strict=True))
+    x = _indices("c", reads, is_last=windows.is_read_last)
+    out = _indices("c", ", ".join(outer), is_last=windows.is_made_last)
+    shape = tuple(xs[axis] for (axis,) in windows.image_view)
+    op = ProgramOp(f"out[{out}] = x[{x}] * weight[c]", ("weight",), shapes=(("x", shape),))
+    operands = Operand("x", windows.image.name, windows.image_view), weight
+    args = {"b": xs[0], "c": xs[1], **windows.outer}
+    draft = draft_of(op, args, operands, operation, windows.output_view)
+    return replace(draft, channel="c", nodes=(*windows.inner, *draft.nodes))
 
 
 _DEPTHWISE = "out[{out}] = sum(r, s) x[{x}] * weight[c, r, s]"

@@ -383,6 +383,25 @@ DEPTHWISE: dict[str, nn.Module] = {
 }
 
 
+ONES: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
+    "every place": (nn.Conv2d(8, 8, 1, groups=8), (2, 8, 9, 9)),
+    "every second place": (nn.Conv2d(8, 8, 1, stride=2, groups=8, bias=False), (2, 8, 9, 9)),
+    "of a row": (nn.Conv1d(8, 8, 1, stride=3, groups=8), (2, 8, 20)),
+}
+
+
+@pytest.mark.parametrize("name", ONES)
+def test_windows_of_one_element_of_single_channels_are_no_sum(name: str) -> None:
+    """A norm of inference behind them is folded, as behind others."""
+    conv, shape = ONES[name]
+    norm = (nn.BatchNorm2d(8) if len(shape) == 4 else nn.BatchNorm1d(8)).eval()
+    nn.init.uniform_(norm.running_var, 0.5, 2.0)
+    found = lifted(lambda conv, norm, x: torch.relu(norm(conv(x))), torch.randn(*shape), layers=(conv, norm))
+    assert labels(found) == ["conv + bias + relu"]
+    assert not found.left
+    assert not any(stage.reducer for stage in found.ops[0].workload.program.stages)
+
+
 @pytest.mark.parametrize("name", DEPTHWISE)
 def test_depthwise_convolutions_of_any_number_of_channels_have_a_rule(name: str) -> None:
     found = lifted(lambda layer, x: torch.relu(layer(x)), torch.randn(2, 1152, 14, 14), layers=(DEPTHWISE[name],))

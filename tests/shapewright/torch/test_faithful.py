@@ -287,7 +287,7 @@ def test_autocast_around_and_inside_a_compiled_function(replacing: Replacing) ->
         replacing.check(around, x())
 
 
-CONV = nn.Conv2d(3, 8, 3).eval()
+CONV, SECOND = nn.Conv2d(3, 8, 3).eval(), nn.Conv2d(8, 8, 1, stride=2, groups=8).eval()
 STRIDES: dict[str, tuple[tuple[int, ...], Callable[[torch.Tensor], Any]]] = {
     "as_strided of what lies transposed": (
         (3, 4),
@@ -296,6 +296,11 @@ STRIDES: dict[str, tuple[tuple[int, ...], Callable[[torch.Tensor], Any]]] = {
     "a transposed output": ((4, 6), lambda given: (given.t() * 2).tanh()),
     "a view of a transposed value": ((4, 6), lambda given: (given.t() * 2).tanh().t().view(24)),
     "channels last": ((2, 3, 4, 4), lambda given: CONV(given.to(memory_format=torch.channels_last)).relu()),
+    "every second place of an image": ((2, 8, 9, 9), lambda given: SECOND(given).relu()),
+    "rows of an image": (
+        (2, 8, 9, 9),
+        lambda given: functional.layer_norm(SECOND(given).permute(0, 2, 3, 1), (8,)).permute(0, 3, 1, 2),
+    ),
     "attention": ((2, 2, 5, 8), lambda given: functional.scaled_dot_product_attention(given, given, given)),
     "attention, and its strides asked": (
         (2, 2, 5, 8),
