@@ -74,7 +74,8 @@ def _view_before(node: fx.Node, source: fx.Node, order: Sequence[int]) -> None:
     if axes is None or given is None:
         return
     with node.graph.inserting_before(node):
-        new = node.graph.call_function(aten.view.default, (source, [sizes[axis] for axis in axes]))
+        # No view: the source may be a part of another value.
+        new = node.graph.call_function(aten.reshape.default, (source, [sizes[axis] for axis in axes]))
     new.meta = {**node.meta, "val": given.reshape([after.shape[axis] for axis in axes])}
     _permute(node, new, [axes.index(axis) for axis in range(len(axes))])
 

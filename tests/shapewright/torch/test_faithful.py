@@ -301,6 +301,10 @@ STRIDES: dict[str, tuple[tuple[int, ...], Callable[[torch.Tensor], Any]]] = {
         (2, 8, 9, 9),
         lambda given: functional.layer_norm(SECOND(given).permute(0, 2, 3, 1), (8,)).permute(0, 3, 1, 2),
     ),
+    "rows of a part of an image": (
+        (2, 8, 6, 5),
+        lambda given: functional.linear(given[..., 1:4].permute(0, 2, 3, 1).reshape(given.shape[0], 18, 8), W).relu(),
+    ),
     "attention": ((2, 2, 5, 8), lambda given: functional.scaled_dot_product_attention(given, given, given)),
     "attention, and its strides asked": (
         (2, 2, 5, 8),
