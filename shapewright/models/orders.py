@@ -1,7 +1,7 @@
-"""In which order the axes of values lie in memory: whether the channels of an image come last.
+"""Layouts of values, for a whole graph: whether an image lies with its channels first (NCHW) or last (NHWC).
 
 Models turn images (b, c, h, w) to rows of channels (b, h, w, c) for norms and products, and back for convolutions.
-Which way an image lies is chosen here, where a convolution can write it either way: then it is not transposed between.
+Where a convolution can write an image either way, its layout is chosen here: then it is not transposed between.
 Only the time depends on it. What reads a value in another order than it lies in has it copied.
 """
 
@@ -23,10 +23,10 @@ SAME = ELEMENTWISE | {"cast", "identity"}
 """What gives a value as its inputs lie."""
 WINDOWS = frozenset({"max_pool", "avg_pool", "pad"})
 """What gives an image as its first input lies."""
-Wish = Literal["last", "second", "either"]
-LAST: Wish = "last"
-SECOND: Wish = "second"
-EITHER: Wish = "either"
+Preference = Literal["last", "first", "either"]
+LAST: Preference = "last"
+FIRST: Preference = "first"
+EITHER: Preference = "either"
 
 
 def last(rank: int) -> Order:
@@ -93,13 +93,13 @@ def _window(graph: Graph, node: Node) -> Shape:
 
 
 def _orders(graph: Graph) -> dict[str, Order]:
-    wishes, orders = _wishes(graph), dict[str, Order]()
+    preferences, orders = _preferences(graph), dict[str, Order]()
     for node in graph:
-        orders[node.name] = _order(graph, node, orders, wishes)
+        orders[node.name] = _order(graph, node, orders, preferences)
     return orders
 
 
-def _order(graph: Graph, node: Node, orders: dict[str, Order], wishes: dict[str, Wish]) -> Order:
+def _order(graph: Graph, node: Node, orders: dict[str, Order], preferences: dict[str, Preference]) -> Order:
     if node.shape is None:
         return ()
     rank = len(node.shape)
@@ -111,20 +111,20 @@ def _order(graph: Graph, node: Node, orders: dict[str, Order], wishes: dict[str,
         place = {axis: new for new, axis in enumerate(node.attrs["order"])}
         return tuple(place[axis] for axis in orders[sources[0].name])
     if node.op == "reshape":
-        return _reshaped(sources[0].shape, orders[sources[0].name], node.shape) or plain
+        return reshaped(sources[0].shape, orders[sources[0].name], node.shape) or plain
     if rank not in RANKS:
         return plain
-    wish, given = wishes[node.name], sources[:1]
+    preference, given = preferences[node.name], sources[:1]
     if node.op in SAME:
         given = [each for each in sources if each.shape == node.shape]
     elif node.op == "conv" and not _may_be_last(graph, node):
-        if wish == LAST and _are_patches(graph, node):
+        if preference == LAST and _are_patches(graph, node):
             return last(rank)
-        given = given if wish != SECOND and is_pointwise(graph, node) else []
+        given = given if preference != FIRST and is_pointwise(graph, node) else []
     elif node.op not in WINDOWS and node.op != "conv":
         given = []
     # Of several that lie in either way some are transposed.
-    agree = all if wish == SECOND else any
+    agree = all if preference == FIRST else any
     return last(rank) if given and agree(orders[each.name] == last(rank) for each in given) else plain
 
 
@@ -136,7 +136,7 @@ def _may_be_last(graph: Graph, node: Node) -> bool:
     return math.prod(window) <= MAX_TAPS
 
 
-def _reshaped(before: Shape, order: Order, after: Shape) -> Order | None:
+def reshaped(before: Shape, order: Order, after: Shape) -> Order | None:
     """The order of a value that is looked at with other sizes: axes that are parted, or that lie side by side joined;
     None where elements would have to move."""
     if (parted := grouped(after, before)) is not None:
@@ -157,36 +157,36 @@ def _reshaped(before: Shape, order: Order, after: Shape) -> Order | None:
     return (*result, *(axis for axis in range(len(after)) if axis not in result))
 
 
-# -- what readers wish ------------------------------------------------------------------------------------------------
-def _wishes(graph: Graph) -> dict[str, Wish]:
-    """How those who read a value would have it lie: LAST if one of them would have its channels last, and all others
-    read it as fast so."""
-    wishes: dict[str, Wish] = {}
+# -- what readers prefer ----------------------------------------------------------------------------------------------
+def _preferences(graph: Graph) -> dict[str, Preference]:
+    """Which layout those who read a value prefer: LAST if one of them prefers channels last, and all others read it as
+    fast so."""
+    preferences: dict[str, Preference] = {}
     for node in reversed(list(graph)):
         readers = [graph.nodes.get(name) for name in graph.readers(node.name)]
-        every = {SECOND if each is None else _wish(graph, each, node, wishes) for each in readers} or {SECOND}
+        every = {FIRST if each is None else _preference(graph, each, node, preferences) for each in readers} or {FIRST}
         if node.shape is not None and all(size == ONE for size in node.shape[2:]):
             # One element of each channel lies the same in both ways.
             every = {EITHER}
-        wishes[node.name] = next(wish for wish in (SECOND, LAST, EITHER) if wish in every)
-    return wishes
+        preferences[node.name] = next(preference for preference in (FIRST, LAST, EITHER) if preference in every)
+    return preferences
 
 
-def _wish(graph: Graph, reader: Node, node: Node, wishes: dict[str, Wish]) -> Wish:
+def _preference(graph: Graph, reader: Node, node: Node, preferences: dict[str, Preference]) -> Preference:
     if node.shape is None or len(node.shape) not in RANKS:
-        return SECOND
+        return FIRST
     if reader.op == "permute":
-        return LAST if tuple(reader.attrs["order"]) == last(len(node.shape)) else SECOND
+        return LAST if tuple(reader.attrs["order"]) == last(len(node.shape)) else FIRST
     if reader.op in SAME:
-        return wishes[reader.name] if reader.shape == node.shape else SECOND
+        return preferences[reader.name] if reader.shape == node.shape else FIRST
     if reader.op == "reshape":
         # The places of an image in a row, or of a row in an image.
         is_kept = reader.shape is not None and reader.shape[:2] == node.shape[:2]
-        return wishes[reader.name] if is_kept else SECOND
+        return preferences[reader.name] if is_kept else FIRST
     if reader.inputs[0] != node.name:
-        return SECOND
+        return FIRST
     if reader.op == "reduce":
         axes = sorted(axis % len(node.shape) for axis in reader.attrs["axes"])
-        return EITHER if axes == list(range(2, len(node.shape))) else SECOND
+        return EITHER if axes == list(range(2, len(node.shape))) else FIRST
     is_kept = reader.op in WINDOWS or _may_be_last(graph, reader) or is_pointwise(graph, reader)
-    return wishes[reader.name] if is_kept else SECOND
+    return preferences[reader.name] if is_kept else FIRST

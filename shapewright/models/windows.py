@@ -95,6 +95,11 @@ class _Windows:
         return " * ".join(factors)
 
     @property
+    def is_padded(self) -> bool:
+        """Whether windows reach outside the image, by their own padding or by that of the node before."""
+        return any((*self.pad, *self.behind))
+
+    @property
     def image_view(self) -> View:
         return _view(len(self.shape), is_last=self.is_read_last)
 
@@ -108,9 +113,8 @@ class _Windows:
         out = _indices(channels[1], ", ".join(self.axes.outer), is_last=self.is_made_last)
         text = text.format(x=x, out=out, divisor=self.elements)
         shapes = (("x", tuple(self.shape[axis] for (axis,) in self.image_view)),)
-        is_padded = any((*self.pad, *self.behind))
         value = self.value if math.isfinite(self.value) else str(self.value)
-        return ProgramOp(text, constant, (("x", value),) if is_padded else (), shapes=shapes)
+        return ProgramOp(text, constant, (("x", value),) if self.is_padded else (), shapes=shapes)
 
 
 def _view(rank: int, *, is_last: bool) -> View:
@@ -180,9 +184,9 @@ def conv(operation: Operation) -> Draft:
     settings, xs = windows.settings, windows.shape
     if transposed and settings is None:
         raise CannotLift("a transposed convolution whose stride, padding or dilation differs between axes or sides")
-    if windows.is_read_last and is_pointwise(graph, node):
+    if windows.is_read_last and is_pointwise(graph, node) and not windows.is_padded:
         return _product(operation, windows, w)
-    if is_depthwise(graph, node) and all(size == ONE for size in ws[2:]) and not any((*windows.pad, *windows.behind)):
+    if is_depthwise(graph, node) and all(size == ONE for size in ws[2:]) and not windows.is_padded:
         return _scaled(operation, windows, operand(graph, "weight", w, ws[:1]))
     right = operand(graph, "weight", w, ws)
     args: dict[str, Any] = {"b": xs[0], "c": xs[1], **windows.sizes}

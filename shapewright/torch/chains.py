@@ -21,7 +21,7 @@ from shapewright.torch.chain import may_be_chained
 from shapewright.torch.chain_op import chain
 from shapewright.torch.joins import is_at_hand, join_of, sizes_of_join
 from shapewright.torch.op import call, prepared
-from shapewright.torch.permutes import settle_permutes
+from shapewright.torch.permutes import cancel_permutes
 from shapewright.torch.plan import Plan, is_made_in_order, plan_of
 from shapewright.torch.repeats import is_random
 from shapewright.torch.seen import VIEWS, Seen, has_all, seen_by
@@ -85,7 +85,7 @@ def make_chains(module: fx.GraphModule, constants: Mapping[str, str | None], fro
     module.graph.eliminate_dead_code()
     for node in module.graph.find_nodes(op="call_function", target=call):
         _make_in_order(node)
-    settle_permutes(module.graph)
+    cancel_permutes(module.graph)
     made = 0
     for found in _found(module.graph):
         if len(found.calls) >= SHORTEST:

@@ -12,19 +12,22 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.fx.experimental.symbolic_shapes import statically_known_true
 
+from shapewright.models.graph import Shape
+from shapewright.models.orders import reshaped
+from shapewright.models.symbols import dim_of
 from shapewright.torch.op import call
 from shapewright.torch.plan import Taken, plan_of
 from shapewright.torch.seen import VIEWS, has_all
+from shapewright.torch.steps import REST
 from shapewright.torch.transposes import order_of
+from tuner.errors import InvalidInput
 
 aten = torch.ops.aten
-Groups = Sequence[Sequence[int]]
 
 
-def settle_permutes(graph: fx.Graph) -> None:
-    """Have permutes of a graph, whose views have sizes, stand right before what needs them."""
+def cancel_permutes(graph: fx.Graph) -> None:
+    """Sink the permutes of a graph, whose views have sizes, below views, and drop those that cancel out."""
     for node in list(graph.nodes):
         if node.target is call:
             _read_as_they_lie(node)
@@ -66,12 +69,16 @@ def _permute(node: fx.Node, source: fx.Node, order: Sequence[int]) -> None:
 
 def _view_before(node: fx.Node, source: fx.Node, order: Sequence[int]) -> None:
     """A view of a permuted value as a permuted view, where it parts axes or joins those that lie side by side."""
-    before, after, sizes = _value(node.args[0]), _value(node), node.args[1]
-    if before is None or after is None or any(size == -1 for size in sizes if isinstance(size, int)):
+    before, after, given, sizes = _value(node.args[0]), _value(node), _value(source), node.args[1]
+    if before is None or after is None or given is None or REST in sizes:
         return
-    axes = _parted(before.shape, after.shape, order) or _joined(before.shape, after.shape, order)
-    given = _value(source)
-    if axes is None or given is None:
+    lies = tuple(sorted(range(len(order)), key=order.__getitem__))
+    try:
+        axes = reshaped(_dims(before), lies, _dims(after))
+    except InvalidInput:
+        # A size that no dim can say: whether the axes part so is not known.
+        return
+    if axes is None:
         return
     with node.graph.inserting_before(node):
         # No view: the source may be a part of another value.
@@ -80,38 +87,8 @@ def _view_before(node: fx.Node, source: fx.Node, order: Sequence[int]) -> None:
     _permute(node, new, [axes.index(axis) for axis in range(len(axes))])
 
 
-def _parted(before: Sequence[Any], after: Sequence[Any], order: Sequence[int]) -> list[int] | None:
-    """The axes of a view in the order of the value before the permute, if each is a part of one of its axes."""
-    groups = _grouped(after, before)
-    return None if groups is None else [axis for each in _inverse(order) for axis in groups[each]]
-
-
-def _joined(before: Sequence[Any], after: Sequence[Any], order: Sequence[int]) -> list[int] | None:
-    """The same, if each is made of axes that lie side by side there."""
-    groups = _grouped(before, after)
-    if groups is None or not all(groups):
-        return None
-    first = [[order[axis] for axis in group] for group in groups]
-    if any(group != list(range(group[0], group[0] + len(group))) for group in first):
-        return None
-    return sorted(range(len(first)), key=first.__getitem__)
-
-
-def _inverse(order: Sequence[int]) -> list[int]:
-    return [list(order).index(axis) for axis in range(len(order))]
-
-
-def _grouped(sizes: Sequence[Any], dims: Sequence[Any]) -> Groups | None:
-    """The axes of ``sizes`` that, joined in their order, have ``dims``; None where they do not part so."""
-    groups, axis = [], 0
-    for dim in dims:
-        first, size = axis, 1
-        while not statically_known_true(size == dim):
-            if axis == len(sizes):
-                return None
-            size, axis = size * sizes[axis], axis + 1
-        groups.append(range(first, axis))
-    return groups if axis == len(sizes) else None
+def _dims(value: torch.Tensor) -> Shape:
+    return tuple(map(dim_of, value.shape))
 
 
 # -- calls ------------------------------------------------------------------------------------------------------------

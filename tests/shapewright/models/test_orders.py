@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
 
-from shapewright.models.orders import _reshaped
+from shapewright.models.orders import reshaped
 from tests.shapewright.models.checking import labels, lifted
 from tuner.program.language.dims import DimExpr
 
@@ -60,6 +60,10 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[nn.Module, ...], list[str]]] = 
         lambda linear, one, x: rows(torch.relu(one(linear(rows(x)).permute(0, 3, 1, 2)))),
         (nn.Linear(6, 6), nn.Conv2d(6, 8, 1)), ["dense + bias", "dense + bias + relu"],
     ),
+    "a product at each place, and of the padding around rows": (
+        lambda linear, one, x: rows(one(functional.pad(linear(rows(x)).permute(0, 3, 1, 2), (1, 1, 1, 1)))),
+        (nn.Linear(6, 6), nn.Conv2d(6, 8, 1)), ["dense + bias", "conv2d(nhwc) + bias"],
+    ),
     "a product at each place, of an image": (
         lambda one, x: functional.layer_norm(rows(one(x)), (8,)),
         (nn.Conv2d(6, 8, 1),), ["conv2d + bias", "layer_norm"],
@@ -88,7 +92,7 @@ def test_where_channels_come_last(name: str) -> None:
     assert all(each.op == "add" for each in found.left)
 
 
-def test_windows_too_large_to_be_unrolled_have_channels_second() -> None:
+def test_windows_too_large_to_be_unrolled_have_channels_first() -> None:
     layers = nn.Linear(6, 6), channelwise(13)
     found = lifted(lambda linear, dw, x: rows(dw(linear(rows(x)).permute(0, 3, 1, 2))), X, layers=layers)
     assert labels(found) == ["dense + bias"]
@@ -97,7 +101,7 @@ def test_windows_too_large_to_be_unrolled_have_channels_second() -> None:
 
 # -- views ------------------------------------------------------------------------------------------------------------
 @st.composite
-def reshaped(draw: st.DrawFn) -> tuple[list[int], list[int], list[int]]:
+def looks(draw: st.DrawFn) -> tuple[list[int], list[int], list[int]]:
     """Sizes, the order in which a value lies, and sizes by which it is looked at: axes are parted, or joined."""
     groups = draw(st.lists(st.lists(st.integers(2, 3), min_size=1, max_size=3), min_size=1, max_size=3))
     fine, coarse = [size for group in groups for size in group], [int(np.prod(group)) for group in groups]
@@ -105,12 +109,12 @@ def reshaped(draw: st.DrawFn) -> tuple[list[int], list[int], list[int]]:
     return before, draw(st.permutations(range(len(before)))), after
 
 
-@given(reshaped())
+@given(looks())
 def test_the_order_of_a_value_that_is_looked_at_with_other_sizes(case: tuple[list[int], list[int], list[int]]) -> None:
     before, order, after = case
     count = int(np.prod(before))
     value = np.arange(count).reshape([before[axis] for axis in order]).transpose(np.argsort(order)).reshape(after)
-    found = _reshaped(tuple(map(DimExpr.of, before)), tuple(order), tuple(map(DimExpr.of, after)))
+    found = reshaped(tuple(map(DimExpr.of, before)), tuple(order), tuple(map(DimExpr.of, after)))
     if found is not None:
         assert list(value.transpose(found).reshape(-1)) == list(range(count))
         return

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import fx, nn
 
 from shapewright.torch.chain import Chain
-from shapewright.torch.permutes import settle_permutes
+from shapewright.torch.permutes import cancel_permutes
 from shapewright.torch.transposes import Transpose
 from tests.shapewright.torch.replacing import Replacing
 
@@ -22,7 +22,7 @@ silu = nn.functional.silu
 
 
 class Norm(nn.LayerNorm):  # type: ignore[misc]
-    """Over the channels of images that have them second."""
+    """Over the channels of images that have them first."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return super().forward(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
@@ -33,7 +33,7 @@ def channelwise(width: int = CHANNELS, size: int = 3) -> nn.Conv2d:
 
 
 class Residual(nn.Module):  # type: ignore[misc]
-    """A block in the form of ConvNeXt: its residual stream has channels second."""
+    """A block in the form of ConvNeXt: its residual stream has channels first."""
 
     def __init__(self, *, pointwise: bool) -> None:
         super().__init__()
@@ -147,7 +147,7 @@ def test_nothing_is_transposed_between_calls(
     assert not any(each.copies for each in replacing.report.replaced), str(replacing.report)
 
 
-def test_images_that_a_window_of_all_channels_reads_have_them_second(
+def test_images_that_a_window_of_all_channels_reads_have_them_first(
     replacing: Replacing, made: dict[str, Chain]
 ) -> None:
     """What a norm between two of them reads and gives is transposed."""
@@ -162,7 +162,7 @@ def test_images_that_a_window_of_all_channels_reads_have_them_second(
 aten = torch.ops.aten
 
 
-def settled(shape: Sequence[int], *steps: Sequence[int]) -> tuple[list[str], torch.Tensor, torch.Tensor]:
+def cancelled(shape: Sequence[int], *steps: Sequence[int]) -> tuple[list[str], torch.Tensor, torch.Tensor]:
     """What is left of a graph of permutes and views, in turns; what it computes, and what it computed before."""
     graph = fx.Graph()
     node, x = graph.placeholder("x"), torch.arange(math.prod(shape)).reshape(list(shape))
@@ -172,7 +172,7 @@ def settled(shape: Sequence[int], *steps: Sequence[int]) -> tuple[list[str], tor
         node = graph.call_function(aten.view.default if is_view else aten.permute.default, (node, list(step)))
         node.meta["val"] = value = value.reshape(list(step)) if is_view else value.permute(list(step))
     graph.output(node)
-    settle_permutes(graph)
+    cancel_permutes(graph)
     graph.lint()
     names = [each.target.overloadpacket.__name__ for each in graph.nodes if each.op == "call_function"]
     # Views of values that do not lie in a row are copies here.
@@ -194,7 +194,7 @@ def settled(shape: Sequence[int], *steps: Sequence[int]) -> tuple[list[str], tor
 def test_permutes_that_undo_one_another_are_gone(
     shape: tuple[int, ...], steps: tuple[list[int], ...], left: list[str]
 ) -> None:
-    names, found, right = settled(shape, *steps)
+    names, found, right = cancelled(shape, *steps)
     assert names == left
     assert torch.equal(found, right)
 
@@ -217,5 +217,5 @@ def paths(draw: st.DrawFn) -> tuple[list[int], tuple[list[int], ...]]:
 @given(paths())
 def test_values_stay_the_same(path: tuple[list[int], tuple[list[int], ...]]) -> None:
     shape, steps = path
-    _, found, right = settled(shape, *steps)
+    _, found, right = cancelled(shape, *steps)
     assert torch.equal(found, right)

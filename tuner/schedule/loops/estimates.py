@@ -18,13 +18,14 @@ from tuner.program.language.dtypes import DTYPES
 from tuner.program.language.expr import TRANSCENDENTAL, Call, Expr, axes_of
 from tuner.program.language.notation import Stage
 from tuner.program.language.workload import Workload
-from tuner.program.target import Target
+from tuner.program.target import Hardware, Target
 from tuner.program.target.rates import Rates
 from tuner.schedule.function import KernelFunction
 from tuner.schedule.rule import Extents, Found, NoMatch, TirRule, matched
 from tuner.schedule.space import Axis, MicroKernel, SearchSpace
 
 Floats = NDArray[np.float64]
+PAGE_BYTES = 4096
 RESERVED_REGISTERS = 4
 """For what is loaded and computed beside the accumulators."""
 
@@ -163,6 +164,15 @@ def flushed_cycles(task: SearchTask, extents: Extents) -> Floats | float:
         return 0.0
     size = bytes_at(places, workload, extents)
     return np.maximum(size / task.rates.memory_bytes - size / stream_rate(task, size), 0.0) / task.threads
+
+
+def pushed_out(hardware: Hardware, lines: Floats, stride: Floats) -> Floats:
+    """The share of so many lines, ``stride`` bytes apart, that push each other out of L1: those a power of two apart
+    fall on the same sets. All do once there are half as many again as ways. A way of an L1 that is looked up by virtual
+    addresses is a page."""
+    ways = hardware.l1d_bytes / PAGE_BYTES
+    in_set = np.ceil(lines * np.gcd(np.asarray(stride, np.int64), PAGE_BYTES) / PAGE_BYTES)
+    return np.asarray(np.clip(2 * (in_set / ways - 1), 0.0, 1.0))
 
 
 def roofline(task: SearchTask, work: Floats, moved: Floats, parts: Floats | int, slower: Any = 1.0) -> Floats:

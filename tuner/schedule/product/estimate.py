@@ -28,10 +28,10 @@ from numpy.typing import NDArray
 
 from tuner.program.job.task import SearchTask
 from tuner.schedule.layout import LINE_BYTES
-from tuner.schedule.loops.estimates import Floats, is_flushed
+from tuner.schedule.loops.estimates import PAGE_BYTES, Floats, is_flushed, pushed_out
 from tuner.schedule.product.product import Product
 from tuner.schedule.product.sizes import REGISTER_BYTES
-from tuner.schedule.product.streams import PAGE_BYTES, WAYS, Streams
+from tuner.schedule.product.streams import WAYS, Streams
 from tuner.schedule.rule import Extents
 from tuner.schedule.space import MicroKernel
 
@@ -191,13 +191,9 @@ class Estimate(Streams):
         return np.asarray(self.chunks * down * self.words.rows * across * self.rates.drained)
 
     def _missing(self, rows: Floats) -> Floats:
-        """The share of so many rows of the left operand that push each other out of L1: rows that are read in place a
-        power of two apart fall on the same sets. All do once there are half as many again as ways. A way of an L1 that
-        is looked up by virtual addresses is a page."""
-        stride, ways = self.product.left.row_stride(self), self.hardware.l1d_bytes / PAGE_BYTES
-        in_set = np.ceil(rows * np.gcd(stride.astype(np.int64), PAGE_BYTES) / PAGE_BYTES)
-        share = np.clip(2 * (in_set / ways - 1), 0.0, 1.0)
-        return np.asarray(np.where((self.of["rows"] == 0) & (stride > 0), share, 0.0))
+        """The share of so many rows of the left operand, read in place, that push each other out of L1."""
+        stride = self.product.left.row_stride(self)
+        return np.asarray(np.where((self.of["rows"] == 0) & (stride > 0), pushed_out(self.hardware, rows, stride), 0.0))
 
     def _together(self) -> Floats:
         """Waking threads; and once more for sums over parts of k, which come from other threads' caches."""

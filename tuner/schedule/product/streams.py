@@ -9,11 +9,10 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.schedule.loops.estimates import Floats, is_flushed
+from tuner.schedule.loops.estimates import PAGE_BYTES, Floats, is_flushed
 from tuner.schedule.product.axes import BY_BLOCK, IN_PLACE, MAX_VECTORS, OF_VECTORS
 from tuner.schedule.product.sizes import Sizes
 
-PAGE_BYTES = 4096
 APART = 1.2
 """The time of columns that are read where they lie [k, n] over that of packed ones."""
 FOLLOWED, NOT_FOLLOWED = 16, 2.0

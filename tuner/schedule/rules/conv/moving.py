@@ -10,14 +10,13 @@ import numpy as np
 
 from tuner.program.job.task import SearchTask
 from tuner.schedule.access import Dim
-from tuner.schedule.loops.estimates import Floats, is_flushed
+from tuner.schedule.loops.estimates import PAGE_BYTES, Floats, is_flushed
 from tuner.schedule.product import estimate
 from tuner.schedule.product.axes import IN_COPY, IN_IMAGE, TOTAL_BYTES, atom_of
 from tuner.schedule.product.match.factors import is_contiguous
 from tuner.schedule.product.match.form import Form
 from tuner.schedule.product.match.groups import ONE
 from tuner.schedule.product.operands.image import Image
-from tuner.schedule.product.streams import PAGE_BYTES
 from tuner.schedule.rule import Extents
 from tuner.schedule.space import MicroKernel
 

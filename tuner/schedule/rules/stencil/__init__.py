@@ -17,7 +17,6 @@ Threads share the tiles. No choice depends on a shape that is dynamic.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
@@ -37,12 +36,12 @@ from tuner.schedule.loops.estimates import (
     LoopRule,
     body_cycles,
     nan_cycles,
+    pushed_out,
     register_check,
     roofline,
     thread_speedup,
     volume,
 )
-from tuner.schedule.product.streams import PAGE_BYTES
 from tuner.schedule.rule import Extents
 from tuner.schedule.rules.stencil.emit import TileNest
 from tuner.schedule.rules.stencil.narrow import ImageNest, Planes, planes_of
@@ -199,8 +198,7 @@ def _crowded(task: SearchTask, program: WindowProgram, kernel: MicroKernel, exte
     for slide in program.slides[:-1]:
         is_row = slide is program.inner and slide is not program.block
         lines = lines * slide.span(volume((slide.axis,), extents)) if is_row else lines * (slide.reach + 1)
-    lines_of_sets = task.known_target.hardware.l1d_bytes / math.gcd(row, PAGE_BYTES)
-    return np.asarray(np.clip(2 * (lines / lines_of_sets - 1), 0.0, 1.0))
+    return pushed_out(task.known_target.hardware, lines, np.full(len(lines), row))
 
 
 def _mean_vector_cycles(

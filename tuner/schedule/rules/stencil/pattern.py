@@ -141,10 +141,10 @@ def match(workload: Workload) -> WindowProgram:
     need(slides[-1].stride <= MAX_STRIDE, f"windows are more than {MAX_STRIDE} elements apart")
     need(not any(map(reads, read.indices)), f"{read.tensor} is read where an index tensor says")
     packed = tuple(each for each in dict.fromkeys(reads(stage.body)) if _is_packed(workload, each, vector))
-    for other in (each for one in (stage, *after) for each in reads(one.body) if each not in (read, *packed)):
+    for other in (each for one in (stage, *after) for each in reads(one.body) if each != read):
         is_padded = other.tensor in dict(workload.padding)
         need(not is_padded, f"{other.tensor} is padded and not read through windows")
-        need(lies_along(other, vector), f"{other.tensor} does not lie along {vector}")
+        need(other in packed or lies_along(other, vector), f"{other.tensor} does not lie along {vector}")
     tiled = {slide.axis for slide in slides}
     outer = tuple(axis for axis in stage.axes if axis not in tiled)
     every = itertools.product(*map(range, sizes.values()))

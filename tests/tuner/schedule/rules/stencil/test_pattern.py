@@ -69,6 +69,11 @@ def test_a_weight_that_lies_across_the_vectors_is_packed() -> None:
             "w does not lie along c",
         ),
         (
+            {"program": "o[p, c] = sum(s) x[p + s, c] * w[c, s]", "constant": ["w"], "padded": {"w": 0.0},
+             "shapes": {"w": [9, 2]}, "extents": {"p": 9, "c": 9, "s": 3}},
+            "w is padded",
+        ),
+        (
             {"program": "o[p, c] = sum(s) x[p + s, c] * w[c, s] * w[c, 0]", "constant": ["w"],
              "extents": {"p": 9, "c": 9, "s": 3}},
             "w does not lie along c",
