@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from shapewright.models.einsum import spelled_einsum
+from shapewright.models.experts import grouped
 from shapewright.models.fast_paths import calling, fast_paths
 from shapewright.models.spelled import spelled
 
@@ -25,7 +26,7 @@ def decomposed(program: Any) -> Any:
 
 def fused() -> dict[Any, Callable[..., Any]]:
     """The decompositions of operators that do the work of several."""
-    return {**fast_paths(), **spelled()}
+    return {**fast_paths(), **spelled(), **grouped()}
 
 
 def _composites() -> dict[Any, Callable[..., Any]]:

@@ -28,6 +28,11 @@ def _product(op: str, x: str, y: str, addend: str = "") -> Translation:
     return translate
 
 
+def _grouped_product(call: Call) -> Translated:
+    call.arg("ends")
+    return Translated("grouped_matmul", (call.tensor("x"), call.tensor("w"), call.tensor("group")))
+
+
 def _convolution(call: Call) -> Translated:
     axes = call.rank("weight") - 2
     if any(constant_numbers(call.arg("output_padding"), axes)):
@@ -313,6 +318,7 @@ ATTENTION = {
 TRANSLATIONS: Mapping[str, Translation] = {
     "aten.mm.default": _product("matmul", "self", "mat2"),
     "aten._int_mm.default": _product("int_matmul", "self", "mat2"),
+    "shapewright.grouped_mm.default": _grouped_product,
     "aten.bmm.default": _product("matmul", "self", "mat2"),
     "aten.addmm.default": _product("matmul", "mat1", "mat2", "self"),
     "aten.baddbmm.default": _product("matmul", "batch1", "batch2", "self"),

@@ -16,6 +16,7 @@ A node has a neutral name of its operation. Tensors come as names of other nodes
                                                       8 or the block's zero point, times its scale
     int_matmul x y [zero]                             rows of bytes, less the byte of 0, by a matrix of int8, in sums of
                                                       int32
+    grouped_matmul x w group                          rows x[t, k] . w[group[t], k, n], 0 for rows of no group
     dequantised x scale [zero] {axis}                 of constants: numbers less a zero point, times a scale; these are
                                                       single numbers where the axis is None
     cast x                                            to the node's dtype

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
-from shapewright.models import attention, contractions, rotary, rows, windows
+from shapewright.models import attention, contractions, experts, rotary, rows, windows
 from shapewright.models.defects import defect
 from shapewright.models.draft import Draft, lifted, reasons, rules_of
 from shapewright.models.elementwise import COSTLY, ELEMENTWISE
@@ -25,6 +25,7 @@ OPERATORS: Mapping[str, Callable[[Operation], Draft]] = {
     "matmul": contractions.matmul,
     "int_matmul": contractions.int_matmul,
     "linear_int4": contractions.linear_int4,
+    "grouped_matmul": experts.grouped_product,
     "conv": windows.conv,
     "layer_norm": rows.layer_norm,
     "rms_norm": rows.rms_norm,

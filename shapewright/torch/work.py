@@ -11,10 +11,13 @@ from torch import fx
 from torch.fx.experimental.symbolic_shapes import optimization_hint
 from torch.utils.flop_counter import flop_registry
 
+from shapewright.torch.grouped import grouped_mm
+
 aten = torch.ops.aten
 COUNTS = {
     **flop_registry,
     aten._int_mm: flop_registry[aten.mm],
+    grouped_mm: lambda x, w, *_, **__: 2 * x.numel() * w.shape[-1],
     # PyTorch counts the operators of GPUs alone.
     aten._scaled_dot_product_flash_attention_for_cpu: lambda q, k, v, *_, **__: (
         2 * math.prod(q.shape[:-1]) * (k.shape[-2] * q.shape[-1] + v.shape[-2] * v.shape[-1])
