@@ -17,7 +17,7 @@ from tuner.program.job.build import workload_from_json
 from tuner.program.job.task import SearchTask
 from tuner.program.language.workload import ShapeVar
 from tuner.program.target import Target
-from tuner.program.target.calibration import Levels
+from tuner.program.target.calibration import MEMORY, STREAMS, Levels
 from tuner.program.target.rates import TYPICAL, Rates
 from tuner.schedule import Rule, estimate_s, extents_of, rules_of
 from tuner.schedule.product import atoms
@@ -56,6 +56,8 @@ FITTED = (
     "transpose", "call", "block", "fork",
 )  # fmt: skip
 """What theory reads of rates for products of matrices."""
+MIN_STEADY = 1e-3
+"""What one stream costs beyond several where it is as fast: rates are positive."""
 FITTED_TO_TILES = ("tile_rows", "drained")
 """What it reads beside these for products in tiles."""
 
@@ -160,7 +162,7 @@ def issuing(levels: Levels | None, target: Target, threads: int) -> Rates:
 def reading(rates: Rates, levels: Levels | None, threads: int) -> Rates:
     """Rates that products do not determine, but reading does."""
     read = _read(rates, levels, threads)
-    return replace(rates, l1_bytes=read.l1_bytes, memory_bytes=read.memory_bytes)
+    return replace(rates, l1_bytes=read.l1_bytes, memory_bytes=read.memory_bytes, steady=read.steady)
 
 
 def of_levels(levels: Levels, target: Target, threads: int) -> Rates:
@@ -179,7 +181,8 @@ def _read(rates: Rates, levels: Levels | None, threads: int) -> Rates:
         l1_bytes=found.get("L1", rates.l1_bytes),
         l2_bytes=found.get("L2", rates.l2_bytes),
         l3_bytes=found.get("L3", rates.l3_bytes),
-        memory_bytes=found.get("memory", rates.memory_bytes),
+        memory_bytes=found.get(MEMORY, rates.memory_bytes),
+        steady=max(found[STREAMS] / found[MEMORY] - 1, MIN_STEADY) if STREAMS in found else rates.steady,
     )
 
 

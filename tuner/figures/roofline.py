@@ -13,7 +13,7 @@ from tuner.figures.latencies import RIVAL_SYMBOLS, THEORY, libraries, served_nam
 from tuner.figures.shapes import Kernels, MarkerStyle, dims_of, kernels_of, points, served
 from tuner.figures.view import SearchView
 from tuner.program.language.workload import WorkloadInstance
-from tuner.program.target.calibration import Level, Levels
+from tuner.program.target.calibration import STREAMS, Level, Levels
 from tuner.records import Roof
 
 
@@ -93,7 +93,7 @@ def _levels(known: Levels, intensities: list[float]) -> list[go.Scatter]:
     least = min((x for x in intensities if x and x > 0), default=1.0)
     return [
         _level(level, np.array([min(least, peak / level.bytes_per_s) / 1.5, peak / level.bytes_per_s]), number)
-        for number, level in enumerate(known.levels)
+        for number, level in enumerate(each for each in known.levels if each.name != STREAMS)
     ]
 
 

@@ -82,8 +82,8 @@ def read_rows(target: Target, threads: int) -> int:
     return READ_BYTES // (4 * threads * READ_ACCUMULATORS * target.hardware.lanes())
 
 
-def aligned(shape: tuple[int, ...], value: float) -> Array:
-    """All elements ``value``, at the alignment that vectors want."""
-    array = Guarded.empty(shape, np.dtype(np.float32)).array
+def aligned(shape: tuple[int, ...], value: float, *, has_huge_pages: bool = False) -> Array:
+    """All elements ``value``, at the alignment that vectors want; in huge pages where there are any."""
+    array = Guarded.empty(shape, np.dtype(np.float32), has_huge_pages=has_huge_pages).array
     array[...] = value
     return array

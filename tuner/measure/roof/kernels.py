@@ -20,11 +20,11 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script.builder import ir as I  # noqa: N812
 
 from tuner.library.machine_code import shared_object, tvm_target
-from tuner.measure.roof import PEAK, READ, READ_ACCUMULATORS, ROWS, TURNS, accumulators, read_rows
+from tuner.measure.roof import PEAK, READ, READ_ACCUMULATORS, ROWS, TURNS, accumulators, read_bytes, read_rows
 from tuner.measure.roof.issue import CLOCK, CLOCK_TURNS, Issued, issued
 from tuner.measure.roof.issue import ROWS as STEPS
 from tuner.measure.roof.issue import TURNS as REPEATS
-from tuner.measure.roof.levels import sweeps
+from tuner.measure.roof.levels import Sweep, sweeps
 from tuner.program.target import Target
 from tuner.schedule.product.atom import allowed, configured
 from tuner.schedule.vector.dtypes import vector_type
@@ -61,13 +61,14 @@ def loaded(binary: bytes) -> Any:
 def _built(target: Target, threads: int) -> bytes:
     lanes = target.hardware.lanes()
     peak = _peak(lanes, accumulators(target), threads)
-    return _compiled({PEAK: peak, READ: _read(READ, lanes, read_rows(target, threads), threads)}, target)
+    read = Sweep("", read_rows(target, threads), 1, read_bytes(target, threads))
+    return _compiled({PEAK: peak, READ: _read(read, lanes, threads, READ)}, target)
 
 
 @lru_cache(maxsize=16)
 def _levels_built(target: Target, threads: int) -> bytes:
     lanes = target.hardware.lanes()
-    reads = {each.name: _read(each.name, lanes, each.rows, threads, each.turns) for each in sweeps(target, threads)}
+    reads = {each.name: _read(each, lanes, threads) for each in sweeps(target, threads)}
     issues = {each.function: _issue(each, lanes, threads) for each in issued(target)}
     peak = _peak(lanes, accumulators(target), threads)
     return _compiled({PEAK: peak, CLOCK: _clock(threads), **reads, **issues}, target)
@@ -93,16 +94,17 @@ def _peak(lanes: int, sums: int, threads: int) -> Any:
     return builder.get()
 
 
-def _read(name: str, lanes: int, rows: int, threads: int, turns: int = 1) -> Any:
+def _read(sweep: Sweep, lanes: int, threads: int, name: str = "") -> Any:
     vector = tirx.Ramp(0, 1, lanes)
-    with _function(name) as builder:
-        source = I.arg("source", I.buffer((threads, rows, READ_ACCUMULATORS, lanes), "float32"))
+    with _function(name or sweep.name) as builder:
+        source = I.arg("source", I.buffer((threads, *sweep.axes, lanes), "float32"))
         out = I.arg("out", I.buffer((threads, READ_ACCUMULATORS, lanes), "float32"))
         with _on_each(threads) as thread:
             values = _vectors(READ_ACCUMULATORS, lanes, 0.0)
-            with I.serial(0, turns), I.serial(0, rows) as row:
+            with I.serial(0, sweep.turns), I.serial(0, sweep.rows) as row:
                 for index, value in enumerate(values):
-                    I.buffer_store(value, value[vector] + source[thread, row, index, vector], [vector])
+                    at = sweep.place(row, index)
+                    I.buffer_store(value, value[vector] + source[(thread, *at, vector)], [vector])
             for index, value in enumerate(values):
                 I.buffer_store(out, value[vector], [thread, index, vector])
     return builder.get()

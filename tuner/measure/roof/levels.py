@@ -15,9 +15,8 @@ from tuner.measure.tensors import tensor_of
 from tuner.measure.timing.caches import flush_arrays, flushed
 from tuner.measure.timing.protocol import Timer, sampling
 from tuner.program.target import Target
-from tuner.program.target.calibration import Level, Levels
+from tuner.program.target.calibration import MEMORY, STREAMS, Level, Levels
 
-MEMORY = "memory"
 SHARE = 0.5
 """The share of a level that is read at a time: it also holds what else the machine does."""
 FLUSHED_BYTES = 2**26
@@ -30,7 +29,7 @@ CALL_BYTES = 2**23
 @dataclass(frozen=True, slots=True)
 class Sweep:
     """Reading ``bytes`` (all threads together, each its share: ``rows`` of READ_ACCUMULATORS vectors) ``turns`` times,
-    under the name ``read_`` and the level's."""
+    under the name ``read_`` and the level's. Rows lie behind each other, or each of their vectors is a stream."""
 
     level: str
     rows: int
@@ -41,6 +40,20 @@ class Sweep:
     def name(self) -> str:
         return f"read_{self.level}"
 
+    @property
+    def is_of_memory(self) -> bool:
+        """Whether what is read was flushed from caches, and lies in huge pages, as what libraries pack does."""
+        return self.level in (MEMORY, STREAMS)
+
+    @property
+    def axes(self) -> tuple[int, int]:
+        """Rows and vectors, in the order in which they lie."""
+        return (READ_ACCUMULATORS, self.rows) if self.level == STREAMS else (self.rows, READ_ACCUMULATORS)
+
+    def place(self, row: Any, vector: Any) -> tuple[Any, Any]:
+        """Where a vector of a row stands among ``axes``."""
+        return (vector, row) if self.level == STREAMS else (row, vector)
+
 
 def sweeps(target: Target, threads: int) -> tuple[Sweep, ...]:
     """One of each level, the nearest first. A third level that holds little more than the second ones is left out."""
@@ -50,7 +63,7 @@ def sweeps(target: Target, threads: int) -> tuple[Sweep, ...]:
     shared = SHARE * hardware.l3_bytes / threads
     if shared > 2 * hardware.l2_bytes:
         of_thread["L3"] = shared
-    of_thread[MEMORY] = FLUSHED_BYTES / threads
+    of_thread |= dict.fromkeys((MEMORY, STREAMS), FLUSHED_BYTES / threads)
     return tuple(_sweep(name, each, target, threads) for name, each in of_thread.items())
 
 
@@ -58,7 +71,7 @@ def _sweep(name: str, of_thread: float, target: Target, threads: int) -> Sweep:
     row_bytes = READ_ACCUMULATORS * target.hardware.vector_bytes
     rows = max(1, int(of_thread) // row_bytes)
     # What was flushed comes from memory once.
-    turns = 1 if name == MEMORY else max(1, CALL_BYTES // (rows * row_bytes))
+    turns = 1 if name in (MEMORY, STREAMS) else max(1, CALL_BYTES // (rows * row_bytes))
     return Sweep(name, rows, turns, threads * rows * row_bytes)
 
 
@@ -74,8 +87,8 @@ def measure_levels(module: Any, target: Target, threads: int, timer: Timer) -> L
 
 def _level(module: Any, sweep: Sweep, target: Target, threads: int, timer: Timer) -> Level:
     lanes, function = target.hardware.lanes(), module[sweep.name]
-    read = aligned((threads, sweep.rows, READ_ACCUMULATORS, lanes), 1.0)
-    source, flush = tensor_of(read), flush_arrays([read]) if sweep.level == MEMORY else None
+    read = aligned((threads, *sweep.axes, lanes), 1.0, has_huge_pages=sweep.is_of_memory)
+    source, flush = tensor_of(read), flush_arrays([read]) if sweep.is_of_memory else None
     out = tensor_of(aligned((threads, READ_ACCUMULATORS, lanes), 0.0))
 
     def call() -> object:

@@ -10,9 +10,12 @@ from tuner.program.language.workload import JsonObject
 from tuner.program.target import Target
 from tuner.program.target.rates import Rates, positive_numbers
 
-VERSION = 9
+VERSION = 10
 """Names the probes, the fit and the theory that is fitted. A change of any of them takes another: what was measured
 for an earlier one is made again."""
+
+MEMORY, STREAMS = "memory", "streams"
+"""Memory that is read from end to end, as one stream, and in several at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +23,7 @@ class Level:
     """A cache or memory, as reading measured it on all threads of a task together."""
 
     name: str
-    """``L1``, ``L2``, ``L3`` or ``memory``."""
+    """``L1``, ``L2``, ``L3``, MEMORY or STREAMS."""
     bytes: int
     """What was read: of a cache again and again, less than it holds, more than the one before; of memory what had been
     flushed from all caches."""

@@ -17,9 +17,9 @@ class Rates:
     The defaults were fitted to one core of a Sapphire Rapids server, with products of matrices alone
     (docs/decisions/0007), ``near_exposed``, ``asked`` and ``single`` to one of an AMD EPYC (Zen 4), ``ahead_exposed``
     chosen on a Xeon with AMX (docs/decisions/0116); ``operation``, ``function``, ``l1_bytes``, ``memory_bytes``,
-    ``drained`` and ``fork`` are round figures, fitted to nothing; ``tile_rows`` ranks 280 kernels of dense layers in
-    bfloat16 best on a Xeon with AMX (docs/decisions/0111): tiles
-    that L1 holds are loaded twice as fast, those of L2 more slowly. A calibrated device has rates of its own
+    ``drained``, ``steady`` and ``fork`` are round figures, fitted to nothing; ``tile_rows`` ranks 280 kernels of dense
+    layers in bfloat16 best on a Xeon with AMX (docs/decisions/0111): tiles that L1 holds are loaded twice as fast,
+    those of L2 more slowly. A calibrated device has rates of its own
     (tuner/calibration). What theory makes of either the learned residual corrects.
     """
 
@@ -54,6 +54,8 @@ class Rates:
     """The additional cost of several streams that are prefetched without need: the core follows them by itself."""
     single: float = 0.3
     """The additional cost of one stream beside many. Of several streams each has its part of it."""
+    steady: float = 0.15
+    """... of one stream from memory that goes on from one panel to the next, where libraries keep what they pack."""
     tile: float = 0.8
     """The cost of each tile and chunk, beside its steps."""
     turn: float = 0.018

@@ -156,15 +156,19 @@ def divisors(threads: int) -> tuple[int, ...]:
     return tuple(each for each in range(1, threads + 1) if threads % each == 0)
 
 
-def canonicalised(values: Mapping[str, int], product: Product, atoms: Mapping[int, Atom]) -> dict[str, int]:
-    """The values with one choice for axes that are don't-care beside the others. ``atoms``: the product's."""
+def canonicalised(
+    values: Mapping[str, int], product: Product, atoms: Mapping[int, Atom], *, may_be_wide: bool = False
+) -> dict[str, int]:
+    """The values with one choice for axes that are don't-care beside the others. ``atoms``: the product's;
+    ``may_be_wide``: whether panels may be as wide as a tile that has several vectors."""
     constant, pack, atom = product.right.is_packed_ahead, values["pack"], atom_of(values, atoms)
     is_in_place = not constant and pack in (IN_PLACE, IN_COPY)
     if constant:
         # A matrix unit has no exact code for ragged columns, which panels of a vector need.
         is_ragged = atom.unit is not None and "n" in product.dynamic
         is_wide = pack == product.pack_of_dots or values["nv"] == 1 or is_ragged
-        values = {**values, "panel": canonical_panel(is_wide)}
+        is_free = may_be_wide and atom.unit is None and not is_wide and "n" not in product.dynamic
+        values = {**values, "panel": values["panel"] if is_free else canonical_panel(is_wide)}
     if atom.unit is not None and not is_in_place and pack != product.pack_of_dots:
         return {**values, **of_unit(values, atom, product)}
     canonical = {**values, **{name: value for name, value, _ in forced(values, product, atom)}}

@@ -23,6 +23,9 @@ CROWDED = 1.0
 three times as long in tiles of one vector, and no longer in tiles of six, but 16 rows hide most of that."""
 WAYS = 8
 """Of L2, which few descriptions of hardware say. Half of them are left to a panel."""
+STREAM_START = 5000.0
+"""Bytes of a stream that would come from memory until prefetchers follow it, on an AMD EPYC (Zen 4) with huge pages, in
+which libraries keep what they have packed: each panel of several streams is one, and a single one goes on."""
 PREFETCHED_OF_L2 = 0.6
 """The share of L2 that holds a strip of panels and what was prefetched of the next one; chosen, not fitted."""
 
@@ -77,9 +80,11 @@ class Streams(Sizes):
         """The cycles that ``stream`` takes with needless prefetches, the share of a panel that the tiles over the one
         before prefetch in time, and the share of the cycles that computing does not hide."""
         c, ahead = self.rates, self.of["ahead"]
-        # Hardware prefetchers follow the several streams of narrow panels as well as software prefetches would.
+        # Hardware prefetchers follow the several streams of narrow panels, and a steady one, as well as software
+        # prefetches would.
         several, near = (self.of["panel"] == OF_VECTORS) & (self.nv > 1), self.of["near"] > 0
-        unaided = np.where(near | several, c.near_exposed, c.stream_exposed)
+        is_followed = several | self._is_steady
+        unaided = np.where(near | is_followed, c.near_exposed, c.stream_exposed)
         # How many panels the tiles over one panel prefetch.
         panels = self.passes / np.maximum(ahead, 1.0) * (ahead > 0)
         share = np.minimum(panels, 1.0)
@@ -88,9 +93,33 @@ class Streams(Sizes):
         # A single tile waits for its own panel all the time, and its prefetches compete with that.
         prefetched = np.where(is_evicted | (self.passes <= 1), 0.0, share)
         too_soon = np.where(self.passes > 1, np.maximum(panels - 1, 0.0), panels**2)
-        needless = c.too_soon * too_soon + is_evicted * share + c.asked * (near & several)
+        needless = c.too_soon * too_soon + is_evicted * share + c.asked * (near & is_followed)
         exposed = unaided + (c.ahead_exposed - unaided) * prefetched
-        return stream * (1 + needless + c.single / np.where(several, self.nv, 1.0)), prefetched, exposed
+        return stream * (1 + needless + self._restarts(several)), prefetched, exposed
+
+    @cached_property
+    def _is_steady(self) -> NDArray[np.bool_]:
+        """Whether panels come as a single stream that no tile interrupts: each is read once, and the next lies behind
+        it. A core follows it as it follows several; not beside more than two rows where a row of it is one vector."""
+        if not self._is_streamed:
+            return np.zeros(self.passes.shape, np.bool_)
+        wide = (self.of["panel"] != OF_VECTORS) & ((self.nv > 1) | (np.minimum(self.m, self.mr) <= 2))
+        return np.asarray(wide & (self.passes <= 1) & (self.of["pack"] == IN_PLACE) & ~self.by_dots)
+
+    @property
+    def _is_streamed(self) -> bool:
+        """Whether panels come from memory at each call, from where they were packed ahead."""
+        columns = self.product.right
+        return columns.is_packed_ahead and not columns.is_made_in_call and is_flushed(self.task, is_constant=True)
+
+    def _restarts(self, several: NDArray[np.bool_]) -> Floats:
+        """What is added to a stream for each one that begins, as a share."""
+        single = self.rates.single / np.where(several, self.nv, 1.0)
+        if not self._is_streamed:
+            return np.asarray(single)
+        panel_bytes = self.k * self.words.right_bytes * self.lanes
+        alone = np.where(self._is_steady, self.rates.steady, single)
+        return np.asarray(np.where(several, STREAM_START / panel_bytes, alone))
 
     @cached_property
     def right_size(self) -> Floats:

@@ -21,7 +21,7 @@ The right operand is ``[k, n]`` or ``[n, k]``; all three may have a batch axis `
           the start; 0: it is read in place (if it lies [n, k], by vectors along k: ``nv`` are columns then).
           A constant operand is packed ahead of time, or, having few columns, read so in place: 3
 ``panel`` 2: a constant operand is packed in panels of one vector, whatever the tile: all kernels of a library read the
-          same; 1: in panels as wide as the tile (kernels of earlier releases)
+          same; 1: in panels as wide as the tile, which come as a single stream where each is read once
 ``tb``    threads along the batch
 ``tn``    threads along n; ``threads / (tb * tn)`` along m
 ``group`` elements of k in one step, where there are instructions for several (tuner/schedule/product/atoms.py)
@@ -99,7 +99,7 @@ class Matmul(ProductRule[Matrices]):
                 raise IllegalKernel(f"{text}: strips need all panels packed, or read along n, and mb above 1")
 
         def canonical(values: Mapping[str, int]) -> dict[str, int]:
-            values = in_words(engine.canonicalised(values, product, atoms))
+            values = in_words(engine.canonicalised(values, product, atoms, may_be_wide=True))
             return values if _has_strips(values, product) else {**values, "nb": 1}
 
         return SearchSpace(self.name, self.version, axes, checked, canonical)

@@ -13,12 +13,12 @@ from tuner.library.machine_code import NoLinker, linker_for
 from tuner.measure import DeviceFailed
 from tuner.measure.roof.issue import issued
 from tuner.measure.roof.kernels import levels_binary, loaded
-from tuner.measure.roof.levels import FLUSHED_BYTES, MEMORY, measure_levels, sweeps
+from tuner.measure.roof.levels import FLUSHED_BYTES, measure_levels, sweeps
 from tuner.measure.runners.local_device import LocalDevice
 from tuner.measure.runners.rpc import RpcRunner
 from tuner.measure.timing.protocol import Timer
 from tuner.program.target import Target, native
-from tuner.program.target.calibration import Levels
+from tuner.program.target.calibration import MEMORY, STREAMS, Levels
 
 
 def sizes(target: Target, threads: int = 1) -> dict[str, int]:
@@ -33,16 +33,17 @@ def holding(l3_bytes: int, l2_bytes: int = TARGET.hardware.l2_bytes) -> Target:
 def test_each_level_is_read_in_less_than_it_holds_and_more_than_the_one_before(threads: int) -> None:
     target = holding(l3_bytes=2**26)
     hardware, read = target.hardware, sizes(target, threads)
-    assert list(read) == ["L1", "L2", "L3", "memory"]
+    assert list(read) == ["L1", "L2", "L3", MEMORY, STREAMS]
     assert read["L1"] < threads * hardware.l1d_bytes < read["L2"] < threads * hardware.l2_bytes < read["L3"]
     assert read["L3"] < hardware.l3_bytes
-    assert read["memory"] == pytest.approx(FLUSHED_BYTES, rel=0.01)
+    assert read[MEMORY] == read[STREAMS] == pytest.approx(FLUSHED_BYTES, rel=0.01)
 
 
 def test_levels_that_cannot_be_told_apart_are_left_out() -> None:
-    assert list(sizes(holding(l3_bytes=3 * 2**20))) == ["L1", "L2", "memory"]
-    assert list(sizes(holding(l3_bytes=2**30))) == ["L1", "L2", "L3", "memory"], "flushed, whatever the caches hold"
-    assert list(sizes(holding(l2_bytes=2**14, l3_bytes=2**14))) == ["L1", "memory"]
+    assert list(sizes(holding(l3_bytes=3 * 2**20))) == ["L1", "L2", MEMORY, STREAMS]
+    everything = ["L1", "L2", "L3", MEMORY, STREAMS]
+    assert list(sizes(holding(l3_bytes=2**30))) == everything, "flushed, whatever the caches hold"
+    assert list(sizes(holding(l2_bytes=2**14, l3_bytes=2**14))) == ["L1", MEMORY, STREAMS]
 
 
 @pytest.mark.parametrize("threads", chosen([2], [1, 2]))
@@ -93,4 +94,4 @@ def test_a_device_tells_its_levels_and_one_that_cannot_is_there_for_other_work(m
 @pytest.mark.parametrize("threads", [1, 16, 64])
 def test_what_was_flushed_is_read_once(threads: int) -> None:
     """A second time it would come from a cache."""
-    assert {sweep.turns for sweep in sweeps(native(), threads) if sweep.level == MEMORY} == {1}
+    assert {sweep.turns for sweep in sweeps(native(), threads) if sweep.is_of_memory} == {1}

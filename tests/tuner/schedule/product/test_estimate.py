@@ -12,7 +12,7 @@ from tuner.program.language.workload import ShapeVar
 from tuner.program.target import Target
 from tuner.program.target.rates import TYPICAL, Rates
 from tuner.schedule import RULES, estimate_s, extents_of
-from tuner.schedule.product.axes import OF_VECTORS
+from tuner.schedule.product.axes import OF_VECTORS, WIDE
 from tuner.schedule.space import MicroKernel
 
 TARGET = Target.from_json({"kind": "llvm", "mcpu": "sapphirerapids", "num-cores": 1})
@@ -137,3 +137,29 @@ def test_panels_that_l2_does_not_hold_beside_the_current_one_are_prefetched_in_v
 
 def test_rows_beyond_a_tile_wait_for_panels_that_were_not_prefetched() -> None:
     assert of_constant(8, mr=8, nv=3, ahead=0) < 0.95 * of_constant(8, mr=4, nv=6, ahead=0)
+
+
+def of_few_rows(m: int, panel: int, rates: Rates = TYPICAL, cache: str = "streamed") -> float:
+    """Seconds of one tile of m rows in bfloat16 over panels of one vector, or as wide as the tile."""
+    dims, rows = {"m": "M", "n": 3072, "k": 768}, ShapeVar("M", range(1, 4097))
+    here = SearchTask("dense", dims, (rows,), (m,), target=TARGET, cache=cache, dtype="bfloat16").at_rates(rates)
+    [rule] = (rule for rule in RULES if rule.name == "x86_contraction")
+    tile = {"mr": 8, "nv": 3, "mb": 64, "kc": 0, "ku": 1, "near": 0, "rows": 0, "tail": 1, "group": 2, "panel": panel}
+    kernel = rule.space(here).legal(dict(rule.default_kernel(here).values) | tile)
+    assert kernel is not None
+    return float(estimate_s(here, [kernel], extents_of(here.workload, [{"M": m}]))[0, 0])
+
+
+@pytest.mark.parametrize("m", [1, 4, 8])
+def test_panels_as_wide_as_the_tile_are_one_stream_where_each_is_read_once(m: int) -> None:
+    steady = replace(TYPICAL, steady=0.001)
+    assert 1.05 * of_few_rows(m, WIDE, steady) < of_few_rows(m, OF_VECTORS, steady)
+    # Where a core reads several streams faster than one, it does not.
+    assert of_few_rows(m, WIDE, replace(TYPICAL, steady=0.5)) > 1.05 * of_few_rows(m, OF_VECTORS)
+
+
+def test_a_stream_that_further_tiles_interrupt_is_not_steady() -> None:
+    steady = replace(TYPICAL, steady=0.001)
+    assert of_few_rows(64, WIDE, steady) > of_few_rows(64, OF_VECTORS, steady)
+    assert of_few_rows(64, WIDE, steady) == of_few_rows(64, WIDE)
+    assert of_few_rows(4, WIDE, steady, "warm") == of_few_rows(4, WIDE, cache="warm")

@@ -49,7 +49,6 @@ from tuner.schedule.product.atom import Atom
 from tuner.schedule.product.atoms import BYTES, FMA, best_of_vectors
 from tuner.schedule.product.axes import (
     BY_BLOCK,
-    OF_VECTORS,
     atom_axes,
     atom_of,
     canonicalised,
@@ -131,9 +130,8 @@ class Quantized(ProductRule[MatrixProduct[Decoded]]):
 
         def canonical(values: Mapping[str, int]) -> dict[str, int]:
             if (atom := atom_of(values, atoms)).group > 1:
-                known = canonicalised({**values, **forced(atom)}, product, atoms)
-                is_free = known["panel"] == OF_VECTORS and product.right.looks_up(hardware, atom)
-                return {**known, "panel": values["panel"]} if is_free else known
+                is_looked_up = product.right.looks_up(hardware, atom)
+                return canonicalised({**values, **forced(atom)}, product, atoms, may_be_wide=is_looked_up)
             # Weights that are unpacked are used as they are; beside ``late``, k is in one chunk.
             late = 0 if values["pack"] else values["late"]
             return canonicalised({**values, "late": late, "kc": 0 if late else values["kc"]}, product, atoms)

@@ -26,7 +26,7 @@ from tuner.schedule.access import values
 from tuner.schedule.layout import Numbers
 from tuner.schedule.loops.estimates import Floats
 from tuner.schedule.product.atom import SIGNS, Atom
-from tuner.schedule.product.axes import OF_VECTORS, packed_vectors
+from tuner.schedule.product.axes import packed_vectors
 from tuner.schedule.product.context import Chunk, EmitContext, Panel
 from tuner.schedule.product.estimate import Estimate
 from tuner.schedule.product.product import Late, Right
@@ -46,9 +46,6 @@ WIDENED = 2.0
 """Operations of a vector of elements that are not float32."""
 JOINED = 3.0
 """Operations that make a vector of words of two of float32."""
-STREAM_START = 5000.0
-"""Bytes of a stream that would come in the time until prefetchers follow it, on an AMD EPYC (Zen 4) with huge pages:
-panels of one vector of four-bit numbers are short, and wide ones, behind each other, a single stream."""
 BESIDE = 0.6
 """What such an operation takes of the multiply-add units: many cores have further ones for shifts, logic and sums."""
 
@@ -242,9 +239,7 @@ class Decoded(Right):
         passes = of.tiles + (of.rest > 0)
         again = spilled * passes * of.columns * of.k * REGISTER_BYTES / c.l3_bytes
         left = of.rows * of.k * of.words.left_bytes / c.l3_bytes
-        several, length = (of.of["panel"] == OF_VECTORS) & (of.nv > 1), of.k * of.words.right_bytes * of.lanes
-        found = np.where(several, 1.0 + STREAM_START / length, 1.0 / (1.0 + c.single))
-        return np.where(unpacked, again + left, in_place * np.where(self._are_looked_up(of), found, 1.0))
+        return np.where(unpacked, again + left, in_place)
 
     def packing_cycles(self, of: Estimate) -> Floats:
         c, words, group = of.rates, of.columns * of.k, of.words.group
