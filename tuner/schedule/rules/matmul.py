@@ -21,7 +21,7 @@ The right operand is ``[k, n]`` or ``[n, k]``; all three may have a batch axis `
           the start; 0: it is read in place (if it lies [n, k], by vectors along k: ``nv`` are columns then).
           A constant operand is packed ahead of time, or, having few columns, read so in place: 3
 ``panel`` 2: a constant operand is packed in panels of one vector, whatever the tile: all kernels of a library read the
-          same; 1: in panels as wide as the tile, which come as a single stream where each is read once
+          same; 1: in panels as wide as the tile, which come from memory as a single stream where each is read once
 ``tb``    threads along the batch
 ``tn``    threads along n; ``threads / (tb * tn)`` along m
 ``group`` elements of k in one step, where there are instructions for several (tuner/schedule/product/atoms.py)
@@ -42,6 +42,7 @@ from tuner.program.job.task import SearchTask
 from tuner.program.language.workload import Workload
 from tuner.program.target import Target
 from tuner.schedule.layout import Layout
+from tuner.schedule.loops.estimates import is_flushed
 from tuner.schedule.product import axes as engine
 from tuner.schedule.product.atom import Atom
 from tuner.schedule.product.atoms import best_of_vectors
@@ -76,6 +77,8 @@ class Matmul(ProductRule[Matrices]):
         product, hardware = self.product(task.workload), task.known_target.hardware
         atoms = product.atoms(hardware)
         in_words = partial(_in_words, product=product, atoms=atoms, task=task)
+        # What caches hold is no stream, and kernels of any width are to share its panels.
+        may_be_wide = is_flushed(task, is_constant=True)
         axes = (
             *engine.tile_axes(product.depth, atoms, in_place=product.right.is_in_rows),
             Axis("rows", "rows are packed at each call", (0, 1)),
@@ -99,7 +102,7 @@ class Matmul(ProductRule[Matrices]):
                 raise IllegalKernel(f"{text}: strips need all panels packed, or read along n, and mb above 1")
 
         def canonical(values: Mapping[str, int]) -> dict[str, int]:
-            values = in_words(engine.canonicalised(values, product, atoms, may_be_wide=True))
+            values = in_words(engine.canonicalised(values, product, atoms, may_be_wide=may_be_wide))
             return values if _has_strips(values, product) else {**values, "nb": 1}
 
         return SearchSpace(self.name, self.version, axes, checked, canonical)

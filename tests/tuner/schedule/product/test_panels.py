@@ -1,5 +1,5 @@
 """Panels that are packed ahead are one vector wide, so that kernels of any width read them: a library has them all. Or
-they are as wide as the tile, where a rule has the choice."""
+they are as wide as the tile, where they come from memory as one stream."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 
 from tests.contract.rule_samples import SAMPLES, sample_task
 from tests.contract.test_rule import RULE, TARGETS
+from tuner.program.job.task import SearchTask
 from tuner.schedule import layout_group
 from tuner.schedule.product.axes import WIDE, packed_vectors
 from tuner.schedule.space import MicroKernel
@@ -41,8 +42,17 @@ def test_a_kernel_may_have_wide_panels(name: str, title: str) -> None:
     assert "panel" not in dict(stored.values)
     assert space.has_axes_of(stored)
     assert layout_group(task, stored) != layout_group(task, default)
-    # No others are drawn, but by the rule of plain products.
-    assert space.legal(space.values_of(stored)) == (stored if name == "x86_contraction" else default)
+    assert space.legal(space.values_of(stored)) == default
+
+
+@pytest.mark.parametrize(("name", "title"), WITH_PANELS)
+def test_wide_panels_are_drawn_of_plain_products_whose_constants_come_from_memory(name: str, title: str) -> None:
+    given = sample_task(SAMPLES[name][title], TARGETS[1], 1)
+    for cache in ("warm", "streamed", "cold"):
+        task = SearchTask(given.workload, shape_vars=given.shape_vars, target=given.target, cache=cache)
+        space, rng = RULE[name].space(task), np.random.default_rng(0)
+        drawn = {packed_vectors(space.sample(rng)) for _ in range(40)}
+        assert (len(drawn) > 1) is (name == "x86_contraction" and cache != "warm")
 
 
 def _alike(kernels: list[MicroKernel]) -> list[tuple[tuple[int, ...], list[MicroKernel]]]:
