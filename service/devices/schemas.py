@@ -27,7 +27,7 @@ class SpeedOut(FromAttributes):
 class LevelOut(FromAttributes):
     """A cache or memory, read by all threads together."""
 
-    name: str = Field(description="`L1`, `L2`, `L3` or `memory`")
+    name: str = Field(description="`L1`, `L2`, `L3`, `memory` as one stream, or `streams`: memory as several at once")
     bytes: int = Field(description="what was read again and again")
     bytes_per_s: float
 

@@ -29,6 +29,7 @@ def _product(op: str, x: str, y: str, addend: str = "") -> Translation:
 
 
 def _grouped_product(call: Call) -> Translated:
+    # Where groups end says the same as the group of each row.
     call.arg("ends")
     return Translated("grouped_matmul", (call.tensor("x"), call.tensor("w"), call.tensor("group")))
 

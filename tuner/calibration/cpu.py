@@ -56,10 +56,10 @@ FITTED = (
     "transpose", "call", "block", "fork",
 )  # fmt: skip
 """What theory reads of rates for products of matrices."""
-MIN_STEADY = 1e-3
-"""What one stream costs beyond several where it is as fast: rates are positive."""
 FITTED_TO_TILES = ("tile_rows", "drained")
 """What it reads beside these for products in tiles."""
+MIN_STEADY = 1e-3
+"""What one stream costs beyond several where it is as fast: rates are positive."""
 
 
 def probes(target: Target, threads: int, seed: int = 0) -> Iterator[Probe]:

@@ -17,6 +17,7 @@ from tuner.measure.timing.protocol import Timer, sampling
 from tuner.program.target import Target
 from tuner.program.target.calibration import MEMORY, STREAMS, Level, Levels
 
+OF_MEMORY = (MEMORY, STREAMS)
 SHARE = 0.5
 """The share of a level that is read at a time: it also holds what else the machine does."""
 FLUSHED_BYTES = 2**26
@@ -43,7 +44,7 @@ class Sweep:
     @property
     def is_of_memory(self) -> bool:
         """Whether what is read was flushed from caches, and lies in huge pages, as what libraries pack does."""
-        return self.level in (MEMORY, STREAMS)
+        return self.level in OF_MEMORY
 
     @property
     def axes(self) -> tuple[int, int]:
@@ -63,7 +64,7 @@ def sweeps(target: Target, threads: int) -> tuple[Sweep, ...]:
     shared = SHARE * hardware.l3_bytes / threads
     if shared > 2 * hardware.l2_bytes:
         of_thread["L3"] = shared
-    of_thread |= dict.fromkeys((MEMORY, STREAMS), FLUSHED_BYTES / threads)
+    of_thread |= dict.fromkeys(OF_MEMORY, FLUSHED_BYTES / threads)
     return tuple(_sweep(name, each, target, threads) for name, each in of_thread.items())
 
 
@@ -71,7 +72,7 @@ def _sweep(name: str, of_thread: float, target: Target, threads: int) -> Sweep:
     row_bytes = READ_ACCUMULATORS * target.hardware.vector_bytes
     rows = max(1, int(of_thread) // row_bytes)
     # What was flushed comes from memory once.
-    turns = 1 if name in (MEMORY, STREAMS) else max(1, CALL_BYTES // (rows * row_bytes))
+    turns = 1 if name in OF_MEMORY else max(1, CALL_BYTES // (rows * row_bytes))
     return Sweep(name, rows, turns, threads * rows * row_bytes)
 
 

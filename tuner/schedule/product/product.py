@@ -172,6 +172,11 @@ class Right:
     """Whether the call itself makes it, so that the caches have it."""
 
     @property
+    def is_read_as_stored(self) -> bool:
+        """Whether tiles multiply elements as they are stored. Others say by themselves what their streams take."""
+        return True
+
+    @property
     def is_in_rows(self) -> bool:
         """Whether it may be read where it lies, each step of k in a row of memory."""
         return self.lies_along_n and not self.is_packed_ahead

@@ -108,9 +108,10 @@ class Streams(Sizes):
 
     @property
     def _is_streamed(self) -> bool:
-        """Whether panels come from memory at each call, from where they were packed ahead."""
+        """Whether panels come from memory at each call, from where they were packed ahead as they are multiplied."""
         columns = self.product.right
-        return columns.is_packed_ahead and not columns.is_made_in_call and is_flushed(self.task, is_constant=True)
+        is_ready = columns.is_packed_ahead and columns.is_read_as_stored and not columns.is_made_in_call
+        return is_ready and is_flushed(self.task, is_constant=True)
 
     def _restarts(self, several: NDArray[np.bool_]) -> Floats:
         """What is added to a stream for each one that begins, as a share."""

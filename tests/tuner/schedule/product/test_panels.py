@@ -4,6 +4,7 @@ they are as wide as the tile, where they come from memory as one stream."""
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +12,8 @@ import pytest
 from tests.contract.rule_samples import SAMPLES, sample_task
 from tests.contract.test_rule import RULE, TARGETS
 from tuner.program.job.task import SearchTask
-from tuner.schedule import layout_group
+from tuner.program.target.rates import TYPICAL
+from tuner.schedule import estimate_s, extents_of, layout_group
 from tuner.schedule.product.axes import WIDE, packed_vectors
 from tuner.schedule.space import MicroKernel
 
@@ -53,6 +55,16 @@ def test_wide_panels_are_drawn_of_plain_products_whose_constants_come_from_memor
         space, rng = RULE[name].space(task), np.random.default_rng(0)
         drawn = {packed_vectors(space.sample(rng)) for _ in range(40)}
         assert (len(drawn) > 1) is (name == "x86_contraction" and cache != "warm")
+
+
+def test_theory_of_decoded_weights_knows_no_steady_stream() -> None:
+    name, title = "x86_quantized", "int4-groups"
+    given = sample_task(SAMPLES[name][title], TARGETS[1], 1)
+    task = SearchTask(given.workload, shape_vars=given.shape_vars, target=given.target, cache="streamed")
+    space, rng = RULE[name].space(task), np.random.default_rng(0)
+    kernels, extents = [space.sample(rng) for _ in range(20)], extents_of(task.workload, task.shapes(4))
+    one, other = (estimate_s(task.at_rates(replace(TYPICAL, steady=each)), kernels, extents) for each in (0.001, 0.5))
+    assert (one == other).all()
 
 
 def _alike(kernels: list[MicroKernel]) -> list[tuple[tuple[int, ...], list[MicroKernel]]]:

@@ -26,12 +26,13 @@ from tuner.schedule.access import values
 from tuner.schedule.layout import Numbers
 from tuner.schedule.loops.estimates import Floats
 from tuner.schedule.product.atom import SIGNS, Atom
-from tuner.schedule.product.axes import packed_vectors
+from tuner.schedule.product.axes import OF_VECTORS, packed_vectors
 from tuner.schedule.product.context import Chunk, EmitContext, Panel
 from tuner.schedule.product.estimate import Estimate
 from tuner.schedule.product.product import Late, Right
 from tuner.schedule.product.readers import PackedSlice
 from tuner.schedule.product.sizes import BYTES, REGISTER_BYTES, Sizes
+from tuner.schedule.product.streams import STREAM_START
 from tuner.schedule.rules.quantized.four_bits import CODE, CODES, WORD_OF_FLOATS, Code, floats_of, words_of
 from tuner.schedule.tir import I, TirExpr, i64, tirx
 from tuner.schedule.vector.arithmetic import bound
@@ -232,6 +233,10 @@ class Decoded(Right):
             words.operations = words.operations * np.where(late, 1.0 + 2.0 * group / steps, 1.0)
         words.right_widened = np.where(of.of["pack"] > 0, 0.0, BESIDE * (operations + shift))
 
+    @property
+    def is_read_as_stored(self) -> bool:
+        return False
+
     def stream_cycles(self, of: Estimate, in_place: Floats) -> Floats:
         c, l2, unpacked = of.rates, of.hardware.l2_bytes, of.of["pack"] > 0
         # Every tile reads the panel again. What of it does not stay in L2 is beyond what a tile's own cycles are.
@@ -239,7 +244,9 @@ class Decoded(Right):
         passes = of.tiles + (of.rest > 0)
         again = spilled * passes * of.columns * of.k * REGISTER_BYTES / c.l3_bytes
         left = of.rows * of.k * of.words.left_bytes / c.l3_bytes
-        return np.where(unpacked, again + left, in_place)
+        several, length = (of.of["panel"] == OF_VECTORS) & (of.nv > 1), of.k * of.words.right_bytes * of.lanes
+        found = np.where(several, 1.0 + STREAM_START / length, 1.0 / (1.0 + c.single))
+        return np.where(unpacked, again + left, in_place * np.where(self._are_looked_up(of), found, 1.0))
 
     def packing_cycles(self, of: Estimate) -> Floats:
         c, words, group = of.rates, of.columns * of.k, of.words.group
