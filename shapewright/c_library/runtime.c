@@ -303,20 +303,20 @@ static void sw_pack(const sw_matrices *how, const char *from, char *to, size_t i
 #endif
 
 #if SW_FILTERS
-// The 3 x 3 taps of all kernels and channels, `stride` elements apart by kernel, channel, and taps down and across.
-typedef struct { int64_t kernels, channels, steps, stride[4]; } sw_taps;
+// The 3 x 3 taps of all kernels and channels, `stride` elements apart by kernel, channel, and taps down and across, and
+// their values at so many points.
+typedef struct { int64_t kernels, channels, steps, stride[4], points; double at[6][3]; } sw_taps;
 
-// What F(2 x 2, 3 x 3) multiplies: element `p` of kernel `o` is row `p * kernels + o`, rows are `steps` elements apart.
+// What minimal filtering multiplies: element `p` of kernel `o` is row `p * kernels + o`, rows are `steps` elements apart.
 static void sw_filter(const sw_taps *how, const float *from, float *to) {
-  static const double points[4][3] = {{1, 0, 0}, {0.5, 0.5, 0.5}, {0.5, -0.5, 0.5}, {0, 0, 1}};
-  for (int64_t p = 0; p < 16; p++)
+  for (int64_t p = 0; p < how->points * how->points; p++)
     for (int64_t o = 0; o < how->kernels; o++)
       for (int64_t c = 0; c < how->channels; c++) {
         const float *taps = from + o * how->stride[0] + c * how->stride[1];
         double sum = 0;
         for (int64_t r = 0; r < 3; r++)
           for (int64_t s = 0; s < 3; s++)
-            sum += points[p / 4][r] * points[p % 4][s] * (double)taps[r * how->stride[2] + s * how->stride[3]];
+            sum += how->at[p / how->points][r] * how->at[p % how->points][s] * (double)taps[r * how->stride[2] + s * how->stride[3]];
         to[(p * how->kernels + o) * how->steps + c] = (float)sum;
       }
 }

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.program.language.dims import parse_dim
-from tuner.schedule.layout import FILTER, LINE_BYTES, CutLayout, Numbers, PackLayout
+from tuner.schedule.layout import FILTERS, LINE_BYTES, CutLayout, Numbers, PackLayout
 
 
 def row_major(array: NDArray[Any]) -> NDArray[Any]:
@@ -36,7 +36,7 @@ def _matrices(layout: PackLayout, array: NDArray[Any]) -> NDArray[Any]:
     for numbers in layout.numbers:
         return _joined(numbers, array)[None]
     if layout.filter:
-        taps, points = array.transpose(layout.filter).astype(np.float64), np.array(FILTER)
+        taps, points = array.transpose(layout.filter).astype(np.float64), np.array(FILTERS[layout.outputs])
         return np.asarray(np.einsum("ir,ocrs,js->ijoc", points, taps, points).reshape(sizes))
     parts = array.reshape([size for dim in layout.dims for size in dim] or array.shape)
     return parts.transpose(*layout.batch, *layout.rows, *layout.steps).reshape(sizes)

@@ -80,8 +80,7 @@ def build_launcher(kernels: Sequence[tuple[Module, Sequence[Cubin]]]) -> bytes:
 def _layouts(modules: Sequence[Module]) -> dict[str, Layout]:
     """How constants are packed. Raises BadCubins where two modules differ."""
     first, *others = (
-        {pack.tensor: MatrixLayout(pack.shape, pack.order, pack.matrix) for pack in module.packs}
-        for module in modules
+        {pack.tensor: MatrixLayout(pack.shape, pack.order, pack.matrix) for pack in module.packs} for module in modules
     )
     for other in others:
         if other != first:

@@ -148,6 +148,10 @@ class Left:
         stride = np.asarray(of.depth * of.words.left_bytes)
         return np.zeros_like(stride) if self.is_packed_ahead or self.packs_elements else stride
 
+    def first_share(self, of: Sizes) -> Floats:
+        """The share of the products of a batch that are the first to read their rows."""
+        return np.ones((1, 1))
+
 
 @dataclass(frozen=True)
 class Late:

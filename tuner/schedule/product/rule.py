@@ -117,7 +117,7 @@ def by_choice(
     axis: str, kernels: Sequence[MicroKernel], of: Callable[[int, Sequence[MicroKernel]], Floats]
 ) -> Floats:  # fmt: skip
     """What ``of`` says of the kernels with the same choice of an axis, [kernels, ...] in the order of all kernels."""
-    choices, result = np.array([kernel[axis] for kernel in kernels]), None
+    choices, result = np.array([kernel.get(axis) for kernel in kernels]), None
     for choice in np.unique(choices):
         own = np.flatnonzero(choices == choice).tolist()
         answer = of(int(choice), [kernels[number] for number in own])

@@ -44,7 +44,8 @@ class Streams(Sizes):
         again = self.block_bytes + 2 * self.strip_bytes > 0.8 * self.hardware.l2_bytes
         passes = np.where(again, self.strips + (self.ragged > 0), 1.0)
         if is_flushed(self.task, self.product.left.is_packed_ahead):
-            cycles = cycles + np.maximum(left / c.memory_bytes - left / c.l3_bytes, 0.0)
+            first = np.maximum(left / c.memory_bytes - left / c.l3_bytes, 0.0)
+            cycles = cycles + first * self.product.left.first_share(self)
         return np.asarray(cycles + passes * left / c.l3_bytes)
 
     @cached_property

@@ -1,10 +1,11 @@
-"""The rule for convolutions of 3 x 3 taps by Winograd's minimal filtering, F(2 x 2, 3 x 3).
+"""The rule for convolutions of 3 x 3 taps by Winograd's minimal filtering, F(2 x 2, 3 x 3) and F(4 x 4, 3 x 3).
 
 Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks" (CVPR 2016), section 4: F(2 x 2, 3 x 3) computes
-four neighbouring outputs from a tile of 4 x 4 elements with 16 multiplications in place of 36. The tile and the taps
-are transformed, multiplied element by element and summed over the channels, which is a product of matrices for each of
-the 16 elements, and the sums are transformed back. The rule takes images with channels outside, windows of 3 x 3
-elements one element apart, and constant weights. A micro-kernel has these axes:
+four neighbouring outputs from a tile of 4 x 4 elements with 16 multiplications in place of 36, F(4 x 4, 3 x 3) sixteen
+from a tile of 6 x 6 with 36 in place of 144. The tile and the taps are transformed, multiplied element by element and
+summed over the channels, which is a product of matrices for each element of a tile, and the sums are transformed back.
+The rule takes images with channels outside, windows of 3 x 3 elements one element apart, and constant weights. A
+micro-kernel has these axes:
 
 =========  ====================================================================================================
 ``mr``     rows of the register tile: channels of the output
@@ -12,6 +13,7 @@ elements one element apart, and constant weights. A micro-kernel has these axes:
 ``ku``     channels of the image unrolled
 ``tail``   1: a ragged rest of rows has exact code
 ``lines``  rows of tiles in a block: what is transformed at once, and should stay in L2
+``pairs``  pairs of outputs of a tile along each axis: 1 or 2. Kernels of a library have the same, as weights are packed
 =========  ====================================================================================================
 
 Sums are rounded otherwise than those of the convolution as it is written: within the same bounds, and verified against
@@ -21,9 +23,10 @@ the same reference. An infinite element makes all outputs of its tiles NaN, not 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import repeat
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +36,7 @@ from tuner.program.language.workload import Workload
 from tuner.program.target import Target
 from tuner.schedule.access import axes_of_read, is_plain
 from tuner.schedule.function import KernelFunction
-from tuner.schedule.layout import Layout, filter_layout
+from tuner.schedule.layout import LINE_ELEMENTS, Layout, filter_layout
 from tuner.schedule.loops.estimates import Floats
 from tuner.schedule.product import estimate
 from tuner.schedule.product.atoms import FMA, only_fma
@@ -45,40 +48,50 @@ from tuner.schedule.product.operands.columns import Columns
 from tuner.schedule.product.product import DTYPE, Product
 from tuner.schedule.product.rule import by_choice
 from tuner.schedule.rule import Extents, Mismatch, NoMatch, TirRule, matched, need, pattern
-from tuner.schedule.rules.winograd.emit import OUTPUTS, POINTS, TAPS, PointColumns, PointRows, PointSums, write
-from tuner.schedule.space import Axis, MicroKernel, SearchSpace
+from tuner.schedule.rules.winograd.emit import PointColumns, PointRows, PointSums, write
+from tuner.schedule.rules.winograd.filtering import FILTERINGS, TAPS, Filtering
+from tuner.schedule.space import DEFAULT_CHOICE, Axis, MicroKernel, SearchSpace
 
 IMAGE_DIMS = 3
 """The images, and the rows and columns of one."""
 MIN_CHANNELS = 16
 """With fewer, on either side, transforms cost more than the multiplications that are saved."""
 TILE_AXES = ("mr", "nv", "ku")
+PAIRS = (DEFAULT_CHOICE, 2)
+MIN_TAPS = 2
+"""Of a window along each axis, on the image, for tiles of 4 x 4 outputs. With one of them, and 16 channels, errors
+were 2.7 times the bound that each element has for verification; with two, 0.4 times (decision 120)."""
 LINES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 FEW_LINES = 4
 """The default kernel has no more."""
-MAX_PANEL = 96
-"""Tiles, of which the last panel may have as many too many."""
+MAX_BEYOND = 96 + 16
+"""Tiles past the last one that a row of sums has room for: those of a panel, and a vector that makes it odd."""
 MAX_BLOCK_BYTES = 64 * 2**20
 """Panels and sums of a block of more than one row of tiles take no more: far more than any L2."""
 
-# Cycles, on one core of a Zen 4 server whose clock was taken for that of two multiply-adds in a cycle.
-LINE = 40.0
-"""A vector of a row of tiles in one channel: its 16 elements are picked from four lines of the image."""
-INPUT, OUTPUT = 60.0, 50.0
-"""A vector of tiles in one channel of the image, and of the output."""
-HALF_FROM_L3 = 1.0
-"""The panels and sums of a block over L2 at which half of what is written of them comes back from L3. 16 to 64 channels
-of 55 x 55 on an Intel Xeon (family 6 model 207): blocks of 0.3, 0.6, 0.9, 1.2 and 1.9 of L2 take 369, 414, 440, 559 and
-673 us."""
+# Cycles, on one core of an AMD EPYC (Zen 4): from kernels without the one or the other part of their code.
+LINE, WRITTEN = 45.0, 12.0
+"""A line of a vector of tiles whose elements are picked, and a vector of outputs that is written."""
+INPUT, OUTPUT = {2: 50.0, 4: 250.0}, {2: 50.0, 4: 110.0}
+"""A vector of tiles in one channel of the image, and of the output; by the outputs of a tile along an axis."""
+WITHIN, BEYOND = 1.0, 8.0
+"""The panels and sums of a block over L2 up to which it holds them, and from which on all of them come from L3."""
+TRANSFERS = 4.0
+"""How often such a byte goes between the two: lines are loaded before they are written, written back, and loaded again.
+Chosen with WITHIN and BEYOND for 270 kernels of six layers for one and four images: the first three of theory lose 10 %
+to the best in the geometric mean, and the estimates are off by 16 %."""
+NEAR = 16
+"""Rows are prefetched (emit.PointPanel), about as well as panels by so many steps."""
 
 
 @dataclass(frozen=True)
 class Convolution:
     """``form``: the grouping of the axes, whose left operand is the weight. ``channels`` of the image, ``kernels`` of
-    the output; ``height`` and ``width`` of an output image.
+    the output; ``height`` and ``width`` of an output image; ``least``: taps of a window along an axis that lie on the
+    image; ``filtering``: that of a kernel.
 
-    The products of blocks of ``lines`` rows of tiles are a batch of POINTS for each block, [kernels, channels] by
-    [channels, tiles of a block].
+    The products of blocks of ``lines`` rows of tiles are a batch of the filtering's points for each block, [kernels,
+    channels] by [channels, tiles of a block].
     """
 
     form: Form
@@ -87,16 +100,27 @@ class Convolution:
     kernels: int
     height: int
     width: int
+    least: int
+    filtering: Filtering = FILTERINGS[2]
+
+    def by(self, pairs: int) -> Convolution:
+        """With tiles of so many pairs of outputs along each axis."""
+        return replace(self, filtering=FILTERINGS[2 * pairs])
+
+    @property
+    def pairs(self) -> tuple[int, ...]:
+        """Tiles of 4 x 4 outputs are rounded by the elements of 6 x 6: too much where a window has one tap of nine."""
+        return PAIRS if self.least >= MIN_TAPS else PAIRS[:1]
 
     @property
     def tile_rows(self) -> int:
         """Rows of tiles of an image."""
-        return -(-self.height // OUTPUTS)
+        return -(-self.height // self.filtering.outputs)
 
     @property
     def tiles_in_row(self) -> int:
         """Tiles in a row of them."""
-        return -(-self.width // OUTPUTS)
+        return -(-self.width // self.filtering.outputs)
 
     @property
     def lines(self) -> tuple[int, ...]:
@@ -105,7 +129,8 @@ class Convolution:
 
     def block_bytes(self, lines: int) -> int:
         """The panels and the sums of so many rows of tiles take no more."""
-        return 4 * POINTS * (self.channels + self.kernels) * (lines * self.tiles_in_row + MAX_PANEL)
+        rows = (self.channels | 1) + (self.kernels | 1)
+        return 4 * self.filtering.points * rows * (lines * self.tiles_in_row + MAX_BEYOND)
 
     def rows(self, extents: Extents) -> NDArray[np.int64]:
         """Rows of tiles of all images."""
@@ -119,11 +144,12 @@ class Convolution:
         """Extents by role; those of n are of a block of average size."""
         blocks = self.blocks(lines, extents)
         tiles, one = self.rows(extents) * self.tiles_in_row, np.ones_like(blocks)
-        return {"b": POINTS * blocks, "m": self.kernels * one, "n": -(-tiles // blocks), "k": self.channels * one}
+        batch = self.filtering.points * blocks
+        return {"b": batch, "m": self.kernels * one, "n": -(-tiles // blocks), "k": self.channels * one}
 
     def product(self, lines: int) -> Product:
         """The products as the loops and the theory see them."""
-        left = PointRows(self.form.left.tensor)
+        left = PointRows(self.form.left.tensor, points=self.filtering.points)
         return Product(
             axes={}, left=left, right=PointColumns(), result=PointSums(), dynamic=frozenset(), depth=self.channels,
             atoms=only_fma, sizes=partial(self.by_role, lines),
@@ -155,7 +181,16 @@ def match(workload: Workload) -> Convolution:
     has_channels = is_whole and min(columns.channels, kernels) >= MIN_CHANNELS
     need(has_channels, f"fewer than {MIN_CHANNELS} channels, or groups of them")
     # Results go through a buffer: no stage runs within the products.
-    return Convolution(replace(form, out_roles=None), columns, columns.channels, kernels, *columns.sizes)
+    height, width = columns.sizes
+    lines = [workload.tensors[columns.read.tensor].dims[at].constant or 0 for at in columns.at[1:]]
+    least = min(_least(dim.first, *each) for dim, *each in zip(axes, columns.sizes, lines, strict=True))
+    return Convolution(replace(form, out_roles=None), columns, columns.channels, kernels, height, width, least)
+
+
+def _least(first: int, windows: int, length: int) -> int:
+    """The fewest taps that one of so many windows, the first of which begins at ``first``, has of a line."""
+    inside = (min(at + TAPS, length) - max(at, 0) for at in (first, first + windows - 1))
+    return max(min(inside), 0)
 
 
 def convolution_of(workload: Workload) -> Convolution:
@@ -175,7 +210,7 @@ class Winograd(TirRule):
     def workspace_bytes(self, task: SearchTask) -> int:
         """What is kept of a block, in each thread."""
         own = convolution_of(task.workload)
-        return task.threads * own.block_bytes(own.lines[-1])
+        return task.threads * max(each.block_bytes(each.lines[-1]) for each in map(own.by, own.pairs))
 
     def space(self, task: SearchTask) -> SearchSpace:
         hardware, own = task.known_target.hardware, convolution_of(task.workload)
@@ -183,6 +218,7 @@ class Winograd(TirRule):
             *(axis for axis in tile_axes(own.channels) if axis.name in TILE_AXES),
             Axis("tail", "ragged rows have exact code", (0, 1)),
             Axis("lines", "rows of tiles in a block", own.lines),
+            Axis("pairs", "pairs of outputs of a tile along each axis", own.pairs, is_optional=True),
         )
         product = own.product(1)
         atoms = product.atoms(hardware)
@@ -193,7 +229,8 @@ class Winograd(TirRule):
             check_turns(kernel, FMA, hardware)
 
         def canonical(values: Mapping[str, int]) -> dict[str, int]:
-            return {**values, "tail": values["tail"] if own.kernels % values["mr"] else 0}
+            tail = values["tail"] if own.kernels % values["mr"] else 0
+            return {**values, "tail": tail, "lines": min(values["lines"], own.by(values["pairs"]).lines[-1])}
 
         return SearchSpace(self.name, self.version, axes, check=legal, canonicalise=canonical)
 
@@ -203,49 +240,71 @@ class Winograd(TirRule):
         return self.space(task).kernel({**default_tile(task.known_target.hardware), "ku": 1, "tail": 0, "lines": lines})
 
     def estimate_s(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float64]:
-        own = convolution_of(task.workload)
-
-        def of(lines: int, some: Sequence[MicroKernel]) -> Floats:
-            some = [_as_product(kernel, task.threads) for kernel in some]
+        def of(own: Convolution, lines: int, some: Sequence[MicroKernel]) -> Floats:
             cycles, _ = _transforms(task, own, lines, extents)
             return estimate.latency_s(task, own.product(lines), some, extents) + cycles / task.rates.clock_hz
 
-        return by_choice("lines", kernels, of)
+        return _by_block(task, kernels, of)
 
     def features(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float32]:
-        """The features of every product, rows of tiles in a block, the transforms' cycles, and lanes for each tile."""
-        own = convolution_of(task.workload)
+        """The features of every product, rows of tiles in a block, the transforms' cycles, and lanes and points for
+        each tile."""
 
-        def of(lines: int, some: Sequence[MicroKernel]) -> Floats:
-            some = [_as_product(kernel, task.threads) for kernel in some]
+        def of(own: Convolution, lines: int, some: Sequence[MicroKernel]) -> Floats:
             base = estimate.features(task, own.product(lines), some, extents)
             cycles, lanes = _transforms(task, own, lines, extents)
-            further = np.log2(float(lines)), np.log2(cycles + 1.0), lanes
+            further = np.log2(float(lines)), np.log2(cycles + 1.0), lanes, np.log2(float(own.filtering.points))
             columns = [np.broadcast_to(column, base.shape[:2]) for column in further]
             return np.concatenate([base, np.stack(columns, axis=2)], axis=2)
 
-        return by_choice("lines", kernels, of).astype(np.float32)
+        return _by_block(task, kernels, of).astype(np.float32)
 
     def layouts(self, task: SearchTask, kernel: MicroKernel) -> Mapping[str, Layout]:
-        own = convolution_of(task.workload)
+        own = convolution_of(task.workload).by(kernel.get("pairs"))
         axes = axes_of_read(own.form.left.read)
         # By the image: the axes of a sum stand in any order.
         names = own.form.m[0], own.columns.channel, *(dim.window for dim in own.columns.dims[1:])
         order = tuple(axes.index(name) for name in names if name is not None)
         sizes = tuple(task.workload.sizes[name].constant or 0 for name in axes)
-        return {own.form.left.tensor: filter_layout(sizes, order)}
+        return {own.form.left.tensor: filter_layout(sizes, order, own.filtering.outputs)}
 
     def body(self, task: SearchTask, kernel: MicroKernel, function: KernelFunction) -> None:
-        write(task, convolution_of(task.workload), kernel["lines"], _as_product(kernel, 1), function)
+        own = convolution_of(task.workload).by(kernel.get("pairs"))
+        # Turns of a line of k each, at which a line of each row is prefetched.
+        own_kernel = _as_product(kernel, 1, ahead=LINE_ELEMENTS)
+        write(task, own, kernel["lines"], own_kernel, function)
 
 
-def _as_product(kernel: MicroKernel, threads: int) -> MicroKernel:
+def _as_product(kernel: MicroKernel, threads: int, panels: int = 1, near: int = 0, ahead: int = 0) -> MicroKernel:
     """The micro-kernel of the engine by which the products are computed: both operands packed, all of k at once,
-    exact code for a panel of fewer vectors. Threads share blocks."""
+    exact code for a panel of fewer vectors. A tile of rows goes over all ``panels`` of a block. Threads share blocks.
+    """
     own = {name: kernel[name] for name in (*TILE_AXES, "tail")}
-    own |= {**dict.fromkeys(("kc", "near", "ahead", "fetch", "rows", "pack"), 0), "mb": MAX_BLOCK}
+    own |= {**dict.fromkeys(("kc", "fetch", "rows", "pack"), 0), "near": near, "ahead": ahead}
+    own |= {"mb": MAX_BLOCK, "nb": panels}
     own |= {"edge": int(kernel["nv"] > 1), "tb": threads, "tn": 1}
     return MicroKernel(kernel.rule, kernel.rule_version, tuple(own.items()))
+
+
+def _by_block(
+    task: SearchTask, kernels: Sequence[MicroKernel], of: Callable[[Convolution, int, Sequence[MicroKernel]], Floats]
+) -> Floats:
+    """What ``of`` says of kernels, as the engine's, with the same tiles and blocks; in the order of all kernels."""
+
+    lanes = task.known_target.hardware.lanes()
+
+    def by_lines(pairs: int, some: Sequence[MicroKernel]) -> Floats:
+        own = convolution_of(task.workload).by(pairs)
+
+        def of_lines(lines: int, some: Sequence[MicroKernel]) -> Floats:
+            tiles = lines * own.tiles_in_row
+            panels = [-(-tiles // (kernel["nv"] * lanes)) for kernel in some]
+            engines = zip(some, repeat(task.threads), panels, repeat(NEAR))
+            return of(own, lines, [_as_product(*each) for each in engines])
+
+        return by_choice("lines", some, of_lines)
+
+    return by_choice("pairs", kernels, by_lines)
 
 
 def _transforms(task: SearchTask, own: Convolution, lines: int, extents: Extents) -> tuple[Floats, Floats]:
@@ -254,9 +313,11 @@ def _transforms(task: SearchTask, own: Convolution, lines: int, extents: Extents
     lanes, blocks, rows = hardware.lanes(), own.blocks(lines, extents), own.rows(extents)
     tiles, of_rows = rows * own.tiles_in_row, rows * -(-own.tiles_in_row // lanes)
     vectors = blocks * np.ceil(tiles / blocks / lanes)
-    cycles = own.channels * (of_rows * LINE + vectors * INPUT) + own.kernels * (vectors + of_rows) * OUTPUT
-    # What is written of a block and read again: from L2, as above, as far as that holds it.
-    size = 4 * POINTS * (own.channels + own.kernels) * tiles
-    outside = np.clip(size / blocks / hardware.l2_bytes - HALF_FROM_L3 + 0.5, 0.0, 1.0)
-    cycles = cycles + 2 * size * outside * max(1 / rates.l3_bytes - 1 / rates.l2_bytes, 0.0)
+    outputs, tile = own.filtering.outputs, own.filtering.tile
+    cycles = own.channels * (of_rows * tile * LINE + vectors * INPUT[outputs])
+    cycles = cycles + own.kernels * (vectors * OUTPUT[outputs] + of_rows * outputs**2 * WRITTEN)
+    # What is written of a block and read again, as far as L2 does not hold it.
+    size = 4 * own.filtering.points * (own.channels + own.kernels) * tiles
+    over = np.clip(size / blocks / hardware.l2_bytes, WITHIN, BEYOND) / WITHIN
+    cycles = cycles + TRANSFERS * size * np.log(over) / np.log(BEYOND / WITHIN) / rates.l3_bytes
     return cycles / task.threads, vectors * lanes / np.maximum(tiles, 1)

@@ -6,16 +6,19 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
-from tests.compiled import built_problems, computes_with_denormals, runnable, spills
+from tests.compiled import built_problems, computes_with_denormals, loaded, runnable, spills
 from tests.shares import shares
+from tuner.library.codegen import compile_candidate
 from tuner.program.job.build import workload_from_json
 from tuner.program.job.task import SearchTask
 from tuner.program.language.shape_vars import ShapeVar
 from tuner.program.target import Target, native
 from tuner.schedule import extents_of
+from tuner.schedule.packing import aligned
 from tuner.schedule.rules.conv import Conv
-from tuner.schedule.rules.winograd import Winograd
+from tuner.schedule.rules.winograd import PAIRS, Winograd
 
 RULE = Winograd()
 SERVER = Target.from_json({"kind": "llvm", "mcpu": "sapphirerapids", "num-cores": 1})
@@ -44,9 +47,36 @@ def test_kernels_are_right_at_any_size(share: int, mcpu: str, data: st.DataObjec
     assert built_problems(own, kernel, [own.workload.dims({"T": number}) for number in images]) == []
 
 
-def test_sums_over_many_channels_are_within_the_bounds() -> None:
+@pytest.mark.parametrize("pairs", PAIRS)
+def test_sums_over_many_channels_are_within_the_bounds(pairs: int) -> None:
     own = task(native(), c=512, h=6, w=6, o=16, pad=1)
-    assert built_problems(own, RULE.default_kernel(own), [own.workload.dims({"T": 2})]) == []
+    space = RULE.space(own)
+    kernel = space.kernel({**space.values_of(RULE.default_kernel(own)), "pairs": pairs})
+    assert built_problems(own, kernel, [own.workload.dims({"T": 2})]) == []
+
+
+@pytest.mark.parametrize("pairs", PAIRS)
+def test_errors_are_about_those_of_sums_in_order(pairs: int) -> None:
+    """Of activations behind a ReLU: the root mean square of the errors, beside that of sums in float32 in order."""
+    rng, own = np.random.default_rng(0), task(native(), c=64, h=14, w=14, o=16)
+    space = RULE.space(own)
+    kernel = space.kernel({**space.values_of(RULE.default_kernel(own)), "pairs": pairs})
+    x = np.maximum(rng.standard_normal((4, 64, 14, 14)), 0).astype(np.float32)
+    weight = (rng.standard_normal((16, 64, 3, 3)) / 24).astype(np.float32)
+    found = np.empty((4, 16, 12, 12), np.float32)
+    packed = RULE.layouts(own, kernel)[own.workload.constants[0]].pack(weight)
+    loaded(compile_candidate(own, kernel).binary)([aligned(x), packed, found])
+
+    windows = np.lib.stride_tricks.sliding_window_view(x, (3, 3), axis=(2, 3))
+    exact = np.einsum("bcyxrs,ocrs->boyx", windows.astype(np.float64), weight.astype(np.float64))
+    in_order = np.zeros_like(found)
+    for c, r, s in np.ndindex(64, 3, 3):
+        in_order += windows[:, c, None, :, :, r, s] * weight[None, :, c, r, s, None, None]
+    assert rms(found - exact) < 3 * rms(in_order - exact)
+
+
+def rms(errors: NDArray[np.float64]) -> float:
+    return float(np.sqrt(np.mean(errors**2)))
 
 
 def test_lanes_past_the_last_tile_are_not_computed_from_what_memory_held() -> None:

@@ -57,6 +57,15 @@ def test_others_are_refused(fields: dict[str, Any], reason: str) -> None:
     assert reason in answer.reason
 
 
+@pytest.mark.parametrize(
+    ("fields", "least"), [({}, 3), ({"pad": 1}, 2), ({"pad": 2}, 1), ({"pad": 3}, 0), ({"pad": 1, "h": 1}, 1)]
+)
+def test_tiles_are_large_where_windows_lie_on_the_image(fields: dict[str, Any], least: int) -> None:
+    own = taken(conv2d(**fields))
+    assert own.least == least
+    assert own.pairs == ((1, 2) if least >= 2 else (1,))
+
+
 def test_products_are_of_blocks_of_about_the_same_size() -> None:
     workload = conv2d(pad=1)
     extents = taken(workload).by_role(3, extents_of(workload, [{"T": 1}, {"T": 3}]))
@@ -77,7 +86,7 @@ def test_blocks_of_wide_images_have_fewer_rows() -> None:
         return next(axis.choices for axis in rule.space(task(workload)).axes if axis.name == "lines")
 
     assert lines(narrow) == LINES
-    # A row of 2048 tiles is 67 MiB.
+    # A row of 2048 tiles of 2 x 2 outputs is 67 MiB, one of 1024 of 4 x 4 is 80 MiB.
     assert lines(wide) == (1,)
     assert rule.default_kernel(task(wide))["lines"] == 1
-    assert rule.workspace_bytes(task(wide, threads=2)) == 2 * 4 * 16 * 512 * (2048 + 96)
+    assert rule.workspace_bytes(task(wide, threads=2)) == 2 * 4 * 36 * (257 + 257) * (1024 + 112)
