@@ -77,8 +77,9 @@ def runs_of(chunk: Chunk, size: TirExpr) -> Iterator[tuple[TirExpr, TirExpr, Tir
         if chunk.is_whole:
             first, length = begin, size
         else:
-            first = bound_unless_known(tirx.max(begin, chunk.first))
-            length = bound_unless_known(tirx.min(begin + size, end) - first)
+            # Bindings and not stack slots: where TVM proves that a chunk is one run, it removes slots that are read.
+            first = I.Bind(tirx.max(begin, chunk.first))
+            length = I.Bind(tirx.min(begin + size, end) - first)
         yield run, begin, first, length
 
 

@@ -231,6 +231,16 @@ def test_steps_that_remain_of_one_channel_are_right(join: int) -> None:
     assert built_problems(task, kernel, shapes) == []
 
 
+@pytest.mark.parametrize(("join", "channels"), [(0, 128), (1, 128), (0, 256), (1, 256)])
+def test_chunks_that_are_runs_of_one_element_of_a_window_are_compiled(join: int, channels: int) -> None:
+    """TVM proves then that a chunk is one run."""
+    own = task_of(conv(b="T", c=channels, h=5, w=6, o=16, r=3, s=3, pad=1))
+    space = RULE.space(own)
+    values = space.values_of(RULE.default_kernel(own)) | {"pack": IN_COPY, "join": join, "kc": 128, "mr": 2, "nv": 1}
+    kernel = space.kernel(values | {"edge": 0, "tail": 0, "near": 0, "ahead": 0, "ku": 1})
+    assert built_problems(own, kernel, [own.workload.dims({"T": 2})]) == []
+
+
 def test_panels_of_many_groups_are_right() -> None:
     """More lines than a copy has room for, of which two groups of panels share some."""
     workload = conv(b="T", c=96, h=60, w=61, o=3, r=3, s=3, pad=1)
