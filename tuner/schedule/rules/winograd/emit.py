@@ -37,7 +37,7 @@ from tuner.schedule.vector.memory import prefetch, workspace
 if TYPE_CHECKING:
     from tuner.schedule.product.sizes import Sizes
     from tuner.schedule.product.tile import Tile
-    from tuner.schedule.rules.winograd import Convolution
+    from tuner.schedule.rules.winograd.pattern import Convolution
 
 
 @dataclass(frozen=True)

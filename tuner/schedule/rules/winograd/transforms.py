@@ -20,7 +20,7 @@ from tuner.schedule.vector.dtypes import lanes_of
 from tuner.schedule.vector.memory import shuffled
 
 if TYPE_CHECKING:
-    from tuner.schedule.rules.winograd import Convolution
+    from tuner.schedule.rules.winograd.pattern import Convolution
 
 
 class Transforms:

@@ -18,7 +18,8 @@ from tuner.program.target import Target, native
 from tuner.schedule import extents_of
 from tuner.schedule.packing import aligned
 from tuner.schedule.rules.conv import Conv
-from tuner.schedule.rules.winograd import PAIRS, Winograd
+from tuner.schedule.rules.winograd import Winograd
+from tuner.schedule.rules.winograd.pattern import PAIRS
 
 RULE = Winograd()
 SERVER = Target.from_json({"kind": "llvm", "mcpu": "sapphirerapids", "num-cores": 1})

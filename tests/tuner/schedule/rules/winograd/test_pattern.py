@@ -13,7 +13,8 @@ from tuner.program.language.shape_vars import ShapeVar
 from tuner.program.language.workload import Workload
 from tuner.program.target import Target
 from tuner.schedule import NoMatch, extents_of
-from tuner.schedule.rules.winograd import LINES, Convolution, Winograd, match
+from tuner.schedule.rules.winograd import Winograd
+from tuner.schedule.rules.winograd.pattern import LINES, Convolution, match
 
 SERVER = Target.from_json({"kind": "llvm", "mcpu": "sapphirerapids", "num-cores": 2})
 
