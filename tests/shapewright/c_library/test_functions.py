@@ -111,6 +111,15 @@ def test_numbers_of_four_bits_are_packed_in_words(tmp_path: Path) -> None:
     _check_function(searched, CLibrary(files, tmp_path / "c"))
 
 
+def test_taps_are_packed_for_tiles_of_four_by_four_outputs(tmp_path: Path) -> None:
+    searched = task("conv2d", {"b": T, "c": 17, "h": 6, "w": 7, "o": 18, "r": 3, "s": 3, "pad": 1})
+    (rule,) = (each for each in rules_of(searched) if each.name == "x86_winograd")
+    space = rule.space(searched)
+    kernel = space.kernel({**space.values_of(rule.default_kernel(searched)), "pairs": 2})
+    files = build_library(Dispatcher(searched, (kernel,), 0, Leaf(0)), "job-1").files
+    _check_function(searched, CLibrary(files, tmp_path / "c"))
+
+
 def test_it_says_that_tiles_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own = native()
     if own.hardware.vector_bytes != 64:

@@ -84,6 +84,7 @@ EMULATED = [
     ("neoverse-n1", "row_reduction", "softmax"),
     ("neoverse-v2", "row_reduction", "layer_norm"),
     ("neoverse-n1", "x86_gathered", "conv2d"),
+    ("neoverse-n1", "x86_winograd", "conv2d"),
     ("cortex-a57", "attention", "causal"),
     ("cortex-a57", "fallback", "dense-int8"),
 ]
