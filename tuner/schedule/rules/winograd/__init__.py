@@ -14,6 +14,7 @@ micro-kernel has these axes:
 ``tail``   1: a ragged rest of rows has exact code
 ``lines``  rows of tiles in a block: what is transformed at once, and should stay in L2
 ``pairs``  pairs of outputs of a tile along each axis: 1 or 2. Kernels of a library have the same, as weights are packed
+``share``  threads share rows of tiles (1), or channels of the output (2): then each transforms all tiles
 =========  ====================================================================================================
 
 Sums are rounded otherwise than those of the convolution as it is written: within the same bounds, and verified against
@@ -23,6 +24,7 @@ the same reference. An infinite element makes all outputs of its tiles NaN, not 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import repeat
 
 import numpy as np
@@ -43,9 +45,11 @@ from tuner.schedule.product.rule import by_choice
 from tuner.schedule.rule import Extents, NoMatch, TirRule
 from tuner.schedule.rules.winograd.emit import write
 from tuner.schedule.rules.winograd.pattern import Convolution, convolution_of, match
-from tuner.schedule.space import Axis, MicroKernel, SearchSpace
+from tuner.schedule.space import DEFAULT_CHOICE, Axis, MicroKernel, SearchSpace
 
 TILE_AXES = ("mr", "nv", "ku")
+SHARES = OF_ROWS, OF_KERNELS = DEFAULT_CHOICE, 2
+"""What threads share."""
 FEW_LINES = 4
 """The default kernel has no more."""
 
@@ -85,6 +89,7 @@ class Winograd(TirRule):
             Axis("tail", "ragged rows have exact code", (0, 1)),
             Axis("lines", "rows of tiles in a block", own.lines),
             Axis("pairs", "pairs of outputs of a tile along each axis", own.pairs, is_optional=True),
+            Axis("share", "threads share channels", SHARES if task.threads > 1 else SHARES[:1], is_optional=True),
         )
         product = own.product(1)
         atoms = product.atoms(hardware)
@@ -138,12 +143,13 @@ class Winograd(TirRule):
         own = convolution_of(task.workload).by(kernel.get("pairs"))
         # Turns of a line of k each, at which a line of each row is prefetched.
         own_kernel = _as_product(kernel, 1, ahead=LINE_ELEMENTS)
-        write(task, own, kernel["lines"], own_kernel, function)
+        write(task, own, kernel["lines"], own_kernel, function, by_kernels=kernel.get("share") == OF_KERNELS)
 
 
 def _as_product(kernel: MicroKernel, threads: int, panels: int = 1, near: int = 0, ahead: int = 0) -> MicroKernel:
     """The micro-kernel of the engine by which the products are computed: both operands packed, all of k at once,
-    exact code for a panel of fewer vectors. A tile of rows goes over all ``panels`` of a block. Threads share blocks.
+    exact code for a panel of fewer vectors. A tile of rows goes over all ``panels`` of a block. So many ``threads``
+    share blocks, the others rows.
     """
     own = {name: kernel[name] for name in (*TILE_AXES, "tail")}
     own |= {**dict.fromkeys(("kc", "fetch", "rows", "pack"), 0), "near": near, "ahead": ahead}
@@ -159,18 +165,21 @@ def _by_block(
 
     lanes = task.known_target.hardware.lanes()
 
-    def by_lines(pairs: int, some: Sequence[MicroKernel]) -> Floats:
-        own = convolution_of(task.workload).by(pairs)
+    def by_lines(shares: int, pairs: int, some: Sequence[MicroKernel]) -> Floats:
+        own = convolution_of(task.workload).by(pairs, shares)
 
         def of_lines(lines: int, some: Sequence[MicroKernel]) -> Floats:
             tiles = lines * own.tiles_in_row
             panels = [-(-tiles // (kernel["nv"] * lanes)) for kernel in some]
-            engines = zip(some, repeat(task.threads), panels, repeat(NEAR))
+            engines = zip(some, repeat(shares), panels, repeat(NEAR))
             return of(own, lines, [_as_product(*each) for each in engines])
 
         return by_choice("lines", some, of_lines)
 
-    return by_choice("pairs", kernels, by_lines)
+    def by_pairs(share: int, some: Sequence[MicroKernel]) -> Floats:
+        return by_choice("pairs", some, partial(by_lines, task.threads if share == OF_ROWS else 1))
+
+    return by_choice("share", kernels, by_pairs)
 
 
 def _transforms(task: SearchTask, own: Convolution, lines: int, extents: Extents) -> tuple[Floats, Floats]:
@@ -180,10 +189,10 @@ def _transforms(task: SearchTask, own: Convolution, lines: int, extents: Extents
     tiles, of_rows = rows * own.tiles_in_row, rows * -(-own.tiles_in_row // lanes)
     vectors = blocks * np.ceil(tiles / blocks / lanes)
     outputs, tile = own.filtering.outputs, own.filtering.tile
-    cycles = own.channels * (of_rows * tile * LINE + vectors * INPUT[outputs])
-    cycles = cycles + own.kernels * (vectors * OUTPUT[outputs] + of_rows * outputs**2 * WRITTEN)
+    forward = own.channels * (of_rows * tile * LINE + vectors * INPUT[outputs])
+    backward = own.kernels * (vectors * OUTPUT[outputs] + of_rows * outputs**2 * WRITTEN)
     # What is written of a block and read again, as far as L2 does not hold it.
     size = 4 * own.filtering.points * (own.channels + own.kernels) * tiles
     over = np.clip(size / blocks / hardware.l2_bytes, WITHIN, BEYOND) / WITHIN
-    cycles = cycles + TRANSFERS * size * np.log(over) / np.log(BEYOND / WITHIN) / rates.l3_bytes
-    return cycles / task.threads, vectors * lanes / np.maximum(tiles, 1)
+    backward = backward + TRANSFERS * size * np.log(over) / np.log(BEYOND / WITHIN) / rates.l3_bytes
+    return forward / own.shares + backward / task.threads, vectors * lanes / np.maximum(tiles, 1)

@@ -40,6 +40,10 @@ if TYPE_CHECKING:
     from tuner.schedule.rules.winograd.pattern import Convolution
 
 
+Ends = tuple[TirExpr, TirExpr]
+"""The first of some things, and behind the last one."""
+
+
 @dataclass(frozen=True)
 class PointRows(Left):
     """The transformed weight, ``tensor[points * kernels, channels]``, at one ``point`` of a tile."""
@@ -97,21 +101,34 @@ class PointSums(Result):
         return self.buffer, (self.point * i64(self.rows) + row,)
 
 
-def write(task: SearchTask, own: Convolution, lines: int, kernel: MicroKernel, function: KernelFunction) -> None:
-    """The body of a kernel. ``lines`` of a block; ``kernel``: the engine's, by which products are computed."""
+def write(
+    task: SearchTask, own: Convolution, lines: int, kernel: MicroKernel, function: KernelFunction, *, by_kernels: bool
+) -> None:
+    """The body of a kernel. ``lines`` of a block; ``kernel``: the engine's, by which products are computed;
+    ``by_kernels``: threads share channels of the output, and not rows of tiles."""
     nr = kernel["nv"] * task.known_target.hardware.lanes()
     panels = -(-lines * own.tiles_in_row // nr)
     extent = {"m": i64(own.kernels), "n": i64(panels * nr), "k": i64(own.channels)}
     context = context_of(task, own.product(lines), kernel, function, extent)
     context = replace(context, indexing=Indexing(own.form, function, task.workload, task.workload))
     rows = I.Bind(context.parts.size(own.form.n[0]) * i64(own.tile_rows))
-    on_threads(task.threads, lambda thread: _share(context, own, lines, panels, rows, thread))
+    tiles = -(-own.kernels // kernel["mr"])
+
+    def share(thread: TirExpr) -> None:
+        every = (i64(0), rows), (i64(0), i64(tiles))
+        if task.threads > 1:
+            of_rows, of_tiles = every
+            parted = share_of(every[by_kernels][1], thread, task.threads)
+            every = (of_rows, parted) if by_kernels else (parted, of_tiles)
+        _share(context, own, lines, panels, *every)
+
+    on_threads(task.threads, share)
 
 
-def _share(context: EmitContext, own: Convolution, lines: int, panels: int, rows: TirExpr, thread: TirExpr) -> None:
-    """The blocks of one thread, of about as many rows of tiles each."""
-    threads, lanes = context.task.threads, context.vectors.lanes
-    first, last = share_of(rows, thread, threads) if threads > 1 else (i64(0), rows)
+def _share(context: EmitContext, own: Convolution, lines: int, panels: int, rows: Ends, tiles: Ends) -> None:
+    """The blocks of one thread, of about as many rows of tiles each: the ends of its rows, and of its register tiles
+    of channels of the output."""
+    lanes, (first, last) = context.vectors.lanes, rows
     total = bound_unless_known(last - first)
     blocks = bound_unless_known(tirx.truncdiv(total + i64(lines - 1), i64(lines)))
     width, points = panels * context.nr, own.filtering.points
@@ -132,12 +149,15 @@ def _share(context: EmitContext, own: Convolution, lines: int, panels: int, rows
             left = PointRows(own.form.left.tensor, point=point)
             result = PointSums(buffer=sums, point=point, rows=own.kernels | 1)
             at_point = replace(context, left=left, result=result)
-            _product(at_point, inputs, point * i64(panels), transforms.vectors)
-        transforms.backward(sums, picked)
+            _product(at_point, inputs, point * i64(panels), transforms.vectors, tiles)
+        # Bindings and not stack slots, of which TVM removes some that are still read.
+        kernels = (I.Bind(tirx.min(tile * i64(context.kernel["mr"]), i64(own.kernels))) for tile in tiles)
+        transforms.backward(sums, picked, *kernels)
 
 
-def _product(context: EmitContext, inputs: TirExpr, start: TirExpr, vectors: TirExpr) -> None:
-    """One product of a block: ``vectors`` of ``inputs`` [points * panels, channels, columns] from ``start`` on."""
+def _product(context: EmitContext, inputs: TirExpr, start: TirExpr, vectors: TirExpr, tiles: Ends) -> None:
+    """One product of a block: ``vectors`` of ``inputs`` [points * panels, channels, columns] from ``start`` on, and the
+    rows of some ``tiles``."""
     nest, nv = Nest(context), context.kernel["nv"]
     full = I.Bind(tirx.truncdiv(vectors, i64(nv)))
     rest, base = I.Bind(vectors - full * i64(nv)), I.Bind(start)
@@ -153,5 +173,6 @@ def _product(context: EmitContext, inputs: TirExpr, start: TirExpr, vectors: Tir
             with I.If(rest == i64(width)), I.Then():
                 each(panel(full, width))
 
-    rows = Block(i64(0), i64(int(nest.m) // nest.mr), tirx.IntImm("bool", 1))
+    (first, last), full_rows = tiles, i64(int(nest.m) // nest.mr)
+    rows = Block(first, tirx.max(tirx.min(last, full_rows) - first, i64(0)), last > full_rows)
     nest.write_tiles(strip, nest.whole, RowReader(), rows)

@@ -40,7 +40,7 @@ MAX_BLOCK_BYTES = 64 * 2**20
 class Convolution:
     """``form``: the grouping of the axes, whose left operand is the weight. ``channels`` of the image, ``kernels`` of
     the output; ``height`` and ``width`` of an output image; ``least``: taps of a window along an axis that lie on the
-    image; ``filtering``: that of a kernel.
+    image; ``filtering``: that of a kernel, whose threads share rows of tiles in so many ``shares``.
 
     The products of blocks of ``lines`` rows of tiles are a batch of the filtering's points for each block, [kernels,
     channels] by [channels, tiles of a block].
@@ -54,10 +54,11 @@ class Convolution:
     width: int
     least: int
     filtering: Filtering = FILTERINGS[2]
+    shares: int = 1
 
-    def by(self, pairs: int) -> Convolution:
-        """With tiles of so many pairs of outputs along each axis."""
-        return replace(self, filtering=FILTERINGS[2 * pairs])
+    def by(self, pairs: int, shares: int = 1) -> Convolution:
+        """With tiles of so many pairs of outputs along each axis, and so many shares of their rows."""
+        return replace(self, filtering=FILTERINGS[2 * pairs], shares=shares)
 
     @property
     def pairs(self) -> tuple[int, ...]:
@@ -89,8 +90,9 @@ class Convolution:
         return self.form.part_size(self.form.n[0], extents) * self.tile_rows
 
     def blocks(self, lines: int, extents: Extents) -> NDArray[np.int64]:
-        """Blocks of all rows of tiles, one at least."""
-        return np.maximum(-(-self.rows(extents) // lines), 1)
+        """Blocks of all rows of tiles, one at least in each share."""
+        of_share = np.maximum(-(-self.rows(extents) // (lines * self.shares)), 1)
+        return of_share * np.minimum(self.shares, np.maximum(self.rows(extents), 1))
 
     def by_role(self, lines: int, extents: Extents) -> Extents:
         """Extents by role; those of n are of a block of average size."""

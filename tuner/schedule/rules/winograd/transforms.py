@@ -101,10 +101,10 @@ class Transforms:
             I.buffer_store(inputs, value, [i64(point * self.panels) + panel, channel, ramp(column)])
 
     # -- backward -----------------------------------------------------------------------------------------------------
-    def backward(self, sums: TirExpr, lines: TirExpr) -> None:
-        """Sums [points * kernels, tiles], transformed back and written. ``lines``: space for the results of one kernel,
-        of each line of tiles."""
-        with I.serial(i64(0), i64(self.own.kernels)) as kernel:
+    def backward(self, sums: TirExpr, lines: TirExpr, first: TirExpr, last: TirExpr) -> None:
+        """Sums [points * kernels, tiles] of the kernels from ``first`` on and before ``last``, transformed back and
+        written. ``lines``: space for the results of one kernel, of each line of tiles."""
+        with I.serial(first, last) as kernel:
             with I.serial(i64(0), self.vectors) as vector:
                 self._transform_back(sums, lines, kernel, vector)
             with I.serial(i64(0), self.rows) as row:

@@ -48,6 +48,27 @@ def test_kernels_are_right_at_any_size(share: int, mcpu: str, data: st.DataObjec
     assert built_problems(own, kernel, [own.workload.dims({"T": number}) for number in images]) == []
 
 
+@pytest.mark.parametrize(("pairs", "mr", "kernels"), [(1, 6, 20), (2, 6, 20), (2, 14, 17), (1, 14, 28)])
+def test_threads_share_channels_of_the_output(pairs: int, mr: int, kernels: int) -> None:
+    """Ragged tiles of channels, one tile and a ragged one, and as many tiles as threads."""
+    own = task(native(), 2, ("bias",), c=17, h=7, w=9, o=kernels, pad=1)
+    space = RULE.space(own)
+    values = space.values_of(RULE.default_kernel(own)) | {"share": 2, "pairs": pairs, "mr": mr, "nv": 1}
+    for tail in (0, 1):
+        kernel = space.kernel(values | {"tail": tail})
+        assert built_problems(own, kernel, [own.workload.dims({"T": number}) for number in (1, 3)]) == []
+
+
+def test_theory_prefers_shares_of_channels_for_one_small_image() -> None:
+    own = task(SERVER, 2, c=512, h=7, w=7, o=512, pad=1)
+    extents, space = extents_of(own.workload, [{"T": 1}, {"T": 16}]), RULE.space(own)
+    values = {"mr": 14, "nv": 1, "ku": 1, "tail": 0, "lines": 8, "pairs": 1}
+    of_rows, of_channels = (space.kernel(values | {"share": share}) for share in (1, 2))
+    rows_s, channels_s = RULE.estimate_s(own, [of_rows, of_channels], extents)
+    assert channels_s[0] < 0.8 * rows_s[0]
+    assert rows_s[1] < channels_s[1]
+
+
 @pytest.mark.parametrize("pairs", PAIRS)
 def test_sums_over_many_channels_are_within_the_bounds(pairs: int) -> None:
     own = task(native(), c=512, h=6, w=6, o=16, pad=1)
