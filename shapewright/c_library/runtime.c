@@ -316,7 +316,8 @@ static void sw_filter(const sw_taps *how, const float *from, float *to) {
         double sum = 0;
         for (int64_t r = 0; r < 3; r++)
           for (int64_t s = 0; s < 3; s++)
-            sum += how->at[p / how->points][r] * how->at[p % how->points][s] * (double)taps[r * how->stride[2] + s * how->stride[3]];
+            sum += how->at[p / how->points][r] * how->at[p % how->points][s]
+                 * (double)taps[r * how->stride[2] + s * how->stride[3]];
         to[(p * how->kernels + o) * how->steps + c] = (float)sum;
       }
 }

@@ -13,10 +13,7 @@ from hypothesis import strategies as st
 from tuner.errors import InvalidInput
 from tuner.program.language.dims import DimExpr
 from tuner.schedule.layout import (
-    FILTERS,
-    INNER,
     LINE_ELEMENTS,
-    OUTER,
     CutLayout,
     Numbers,
     PackLayout,
@@ -209,31 +206,36 @@ def test_numbers_that_no_layout_has_are_refused(change: dict[str, object]) -> No
         layout_from_json(GROUPED.to_json() | change)
 
 
-@pytest.mark.parametrize("outputs", [2, 4])
-def test_taps_are_transformed_for_minimal_filtering(outputs: int) -> None:
+def test_taps_are_transformed_for_minimal_filtering() -> None:
     # A weight [r, o, s, c].
-    weight, tile = np.random.default_rng(0).standard_normal((3, 5, 3, 7)).astype(np.float32), outputs + 2
-    layout = filter_layout(weight.shape, (1, 3, 0, 2), outputs)
+    weight = np.random.default_rng(0).standard_normal((3, 5, 3, 7)).astype(np.float32)
+    layout = filter_layout(weight.shape, (1, 3, 0, 2))
     packed = layout.pack(weight)
-    assert packed.shape == layout.packed_shape(weight.shape) == (tile**2 * 5, LINE_ELEMENTS)
+    assert packed.shape == layout.packed_shape(weight.shape) == (16 * 5, LINE_ELEMENTS)
     assert packed.dtype == np.float32
-    points = np.array(FILTERS[outputs])
+    points = np.array([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]])
     for o, c in np.ndindex(5, 7):
         expected = points @ weight[:, o, :, c].astype(np.float64) @ points.T
-        assert np.allclose(packed[:, c].reshape(tile, tile, 5)[:, :, o], expected, rtol=1e-6, atol=0)
+        assert (packed[:, c].reshape(4, 4, 5)[:, :, o] == expected.astype(np.float32)).all()
     assert not packed[:, 7:].any()
     assert layout_from_json(json.loads(json.dumps(layout.to_json()))) == layout
 
 
-@pytest.mark.parametrize("outputs", [2, 4])
-def test_minimal_filtering_is_a_product_of_polynomials(outputs: int) -> None:
-    """The values of G at the points, times Lagrange's polynomials of F(m, 3), give taps times elements (Toom, Cook)."""
-    points = [0.0, 1.0, -1.0] if outputs == 2 else [0.0, INNER, -INNER, OUTER, -OUTER]
-    taps, values = np.random.default_rng(0).standard_normal(3), np.array(FILTERS[outputs])
-    for point, row in zip(points, values, strict=False):
-        # Up to a factor of its own, a row has the powers of its point.
-        assert np.allclose(row * (row[0] and 1 / row[0]), [1, point, point**2])
-    assert np.isclose(values[-1] @ taps, taps[-1])
+def test_taps_are_transformed_for_tiles_of_four_by_four_outputs() -> None:
+    weight = np.random.default_rng(0).standard_normal((5, 7, 3, 3)).astype(np.float32)
+    layout = filter_layout(weight.shape, (0, 1, 2, 3), 4)
+    packed = layout.pack(weight)
+    assert packed.shape == layout.packed_shape(weight.shape) == (36 * 5, LINE_ELEMENTS)
+    # Toom and Cook: values at a point, over the product of its differences to the others; of infinity the last tap.
+    points = [0, 5 / 8, -5 / 8, 3 / 2, -3 / 2]
+    scales = [np.prod([point - other for other in points if other != point]) for point in points]
+    rows = [np.array([1, point, point**2]) / scale for point, scale in zip(points, scales, strict=True)]
+    matrix = np.array([*rows, [0, 0, 1]])
+    expected = np.einsum("ir,ocrs,js->ijoc", matrix, weight.astype(np.float64), matrix)
+    assert np.allclose(packed[:, :7].reshape(6, 6, 5, 7), expected, rtol=1e-6, atol=1e-7)
+    assert not packed[:, 7:].any()
+    assert layout.to_json()["kind"] != filter_layout(weight.shape, (0, 1, 2, 3)).to_json()["kind"]
+    assert layout_from_json(json.loads(json.dumps(layout.to_json()))) == layout
 
 
 @pytest.mark.parametrize(("group", "offset"), [(2, 0), (4, 0), (4, 128)])

@@ -113,14 +113,13 @@ class ProductRule(TirRule, Generic[Found]):
         multiply(context)
 
 
-def by_choice(
-    axis: str, kernels: Sequence[MicroKernel], of: Callable[[int, Sequence[MicroKernel]], Floats]
-) -> Floats:  # fmt: skip
-    """What ``of`` says of the kernels with the same choice of an axis, [kernels, ...] in the order of all kernels."""
-    choices, result = np.array([kernel.get(axis) for kernel in kernels]), None
-    for choice in np.unique(choices):
-        own = np.flatnonzero(choices == choice).tolist()
-        answer = of(int(choice), [kernels[number] for number in own])
+def by_choice(axes: Sequence[str], kernels: Sequence[MicroKernel], of: Callable[..., Floats]) -> Floats:
+    """[kernels, ...]: what ``of`` says of the kernels with the same choices of some axes, given the choices one by one
+    and those kernels; in the order of all kernels."""
+    choices, result = np.array([[kernel.get(axis) for axis in axes] for kernel in kernels]), None
+    for choice in np.unique(choices, axis=0):
+        own = np.flatnonzero((choices == choice).all(axis=1)).tolist()
+        answer = of(*choice.tolist(), [kernels[number] for number in own])
         result = np.empty((len(kernels), *answer.shape[1:])) if result is None else result
         result[own] = answer
     assert result is not None

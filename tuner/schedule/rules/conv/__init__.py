@@ -139,7 +139,7 @@ class Conv(TirRule):
             moving = sum(moving_cycles(task, form, some, extents) for form in each) / task.rates.clock_hz
             return np.asarray(moving + sum(estimate.latency_s(task, form.product, some, extents) for form in each))
 
-        return by_choice("join", kernels, of)
+        return by_choice(("join",), kernels, of)
 
     def features(self, task: SearchTask, kernels: Sequence[MicroKernel], extents: Extents) -> NDArray[np.float32]:
         """The features of every product, and the cycles of moving elements."""
@@ -150,7 +150,7 @@ class Conv(TirRule):
             moving = np.log2(sum(moving_cycles(task, own, some, extents) for own in form.each) + 1.0)
             return np.concatenate([base, moving[:, :, None]], axis=2)
 
-        return by_choice("join", kernels, of).astype(np.float32)
+        return by_choice(("join",), kernels, of).astype(np.float32)
 
     def layouts(self, task: SearchTask, kernel: MicroKernel) -> Mapping[str, Layout]:
         return layouts_of(task, kernel)

@@ -24,8 +24,6 @@ the same reference. An infinite element makes all outputs of its tiles NaN, not 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from itertools import repeat
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,7 +60,7 @@ WITHIN, BEYOND = 1.0, 8.0
 """The panels and sums of a block over L2 up to which it holds them, and from which on all of them come from L3."""
 TRANSFERS = 4.0
 """How often such a byte goes between the two: lines are loaded before they are written, written back, and loaded again.
-Chosen with WITHIN and BEYOND for 270 kernels of six layers for one and four images: the first three of theory lose 10 %
+Chosen with WITHIN and BEYOND for 325 kernels of six layers for one and four images: the first three of theory lose 10 %
 to the best in the geometric mean, and the estimates are off by 16 %."""
 NEAR = 16
 """Rows are prefetched (emit.PointPanel), about as well as panels by so many steps."""
@@ -162,24 +160,18 @@ def _by_block(
     task: SearchTask, kernels: Sequence[MicroKernel], of: Callable[[Convolution, int, Sequence[MicroKernel]], Floats]
 ) -> Floats:
     """What ``of`` says of kernels, as the engine's, with the same tiles and blocks; in the order of all kernels."""
-
     lanes = task.known_target.hardware.lanes()
 
-    def by_lines(shares: int, pairs: int, some: Sequence[MicroKernel]) -> Floats:
+    def of_block(lines: int, pairs: int, share: int, some: Sequence[MicroKernel]) -> Floats:
+        shares = task.threads if share == OF_ROWS else 1
         own = convolution_of(task.workload).by(pairs, shares)
+        panels = (-(-lines * own.tiles_in_row // (kernel["nv"] * lanes)) for kernel in some)
+        engines = [
+            _as_product(kernel, shares, own_panels, NEAR) for kernel, own_panels in zip(some, panels, strict=True)
+        ]
+        return of(own, lines, engines)
 
-        def of_lines(lines: int, some: Sequence[MicroKernel]) -> Floats:
-            tiles = lines * own.tiles_in_row
-            panels = [-(-tiles // (kernel["nv"] * lanes)) for kernel in some]
-            engines = zip(some, repeat(shares), panels, repeat(NEAR))
-            return of(own, lines, [_as_product(*each) for each in engines])
-
-        return by_choice("lines", some, of_lines)
-
-    def by_pairs(share: int, some: Sequence[MicroKernel]) -> Floats:
-        return by_choice("pairs", some, partial(by_lines, task.threads if share == OF_ROWS else 1))
-
-    return by_choice("share", kernels, by_pairs)
+    return by_choice(("lines", "pairs", "share"), kernels, of_block)
 
 
 def _transforms(task: SearchTask, own: Convolution, lines: int, extents: Extents) -> tuple[Floats, Floats]:

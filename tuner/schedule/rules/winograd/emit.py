@@ -23,7 +23,7 @@ from tuner.program.job.task import SearchTask
 from tuner.schedule.function import KernelFunction
 from tuner.schedule.layout import LINE_ELEMENTS
 from tuner.schedule.loops.estimates import Floats
-from tuner.schedule.loops.shares import on_threads, share_of
+from tuner.schedule.loops.shares import Share, on_threads, share_of
 from tuner.schedule.product.context import EmitContext, Indexing, Panel, context_of
 from tuner.schedule.product.nest import Block, Nest
 from tuner.schedule.product.product import DTYPE, Left, Place, Result, Right
@@ -38,10 +38,6 @@ if TYPE_CHECKING:
     from tuner.schedule.product.sizes import Sizes
     from tuner.schedule.product.tile import Tile
     from tuner.schedule.rules.winograd.pattern import Convolution
-
-
-Ends = tuple[TirExpr, TirExpr]
-"""The first of some things, and behind the last one."""
 
 
 @dataclass(frozen=True)
@@ -115,18 +111,18 @@ def write(
     tiles = -(-own.kernels // kernel["mr"])
 
     def share(thread: TirExpr) -> None:
-        every = (i64(0), rows), (i64(0), i64(tiles))
-        if task.threads > 1:
-            of_rows, of_tiles = every
-            parted = share_of(every[by_kernels][1], thread, task.threads)
-            every = (of_rows, parted) if by_kernels else (parted, of_tiles)
-        _share(context, own, lines, panels, *every)
+        of_rows, of_tiles = (i64(0), rows), (i64(0), i64(tiles))
+        if by_kernels:
+            of_tiles = share_of(i64(tiles), thread, task.threads)
+        elif task.threads > 1:
+            of_rows = share_of(rows, thread, task.threads)
+        _share(context, own, lines, panels, of_rows, of_tiles)
 
     on_threads(task.threads, share)
 
 
-def _share(context: EmitContext, own: Convolution, lines: int, panels: int, rows: Ends, tiles: Ends) -> None:
-    """The blocks of one thread, of about as many rows of tiles each: the ends of its rows, and of its register tiles
+def _share(context: EmitContext, own: Convolution, lines: int, panels: int, rows: Share, tiles: Share) -> None:
+    """The blocks of one thread, of about as many rows of tiles each: its share of the rows, and of the register tiles
     of channels of the output."""
     lanes, (first, last) = context.vectors.lanes, rows
     total = bound_unless_known(last - first)
@@ -134,8 +130,8 @@ def _share(context: EmitContext, own: Convolution, lines: int, panels: int, rows
     width, points = panels * context.nr, own.filtering.points
     with (
         # Panels, rows and points an odd number of cache lines apart: those of a tile fall on different sets of a cache.
-        workspace((i64(points * panels), i64(own.channels | 1), i64(context.nr))) as inputs,
-        workspace((i64(points * (own.kernels | 1)), i64((width // lanes | 1) * lanes))) as sums,
+        workspace((i64(points * panels), i64(own.channels_apart), i64(context.nr))) as inputs,
+        workspace((i64(points * own.kernels_apart), i64((width // lanes | 1) * lanes))) as sums,
         workspace((i64(points), i64(width + lanes))) as picked,
         I.serial(i64(0), blocks) as block,
     ):
@@ -147,7 +143,7 @@ def _share(context: EmitContext, own: Convolution, lines: int, panels: int, rows
         transforms.forward(picked, inputs)
         with I.serial(i64(0), i64(points)) as point:
             left = PointRows(own.form.left.tensor, point=point)
-            result = PointSums(buffer=sums, point=point, rows=own.kernels | 1)
+            result = PointSums(buffer=sums, point=point, rows=own.kernels_apart)
             at_point = replace(context, left=left, result=result)
             _product(at_point, inputs, point * i64(panels), transforms.vectors, tiles)
         # Bindings and not stack slots, of which TVM removes some that are still read.
@@ -155,7 +151,7 @@ def _share(context: EmitContext, own: Convolution, lines: int, panels: int, rows
         transforms.backward(sums, picked, *kernels)
 
 
-def _product(context: EmitContext, inputs: TirExpr, start: TirExpr, vectors: TirExpr, tiles: Ends) -> None:
+def _product(context: EmitContext, inputs: TirExpr, start: TirExpr, vectors: TirExpr, tiles: Share) -> None:
     """One product of a block: ``vectors`` of ``inputs`` [points * panels, channels, columns] from ``start`` on, and the
     rows of some ``tiles``."""
     nest, nv = Nest(context), context.kernel["nv"]

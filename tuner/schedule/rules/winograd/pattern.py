@@ -82,8 +82,18 @@ class Convolution:
 
     def block_bytes(self, lines: int) -> int:
         """The panels and the sums of so many rows of tiles take no more."""
-        rows = (self.channels | 1) + (self.kernels | 1)
+        rows = self.channels_apart + self.kernels_apart
         return 4 * self.filtering.points * rows * (lines * self.tiles_in_row + MAX_BEYOND)
+
+    @property
+    def channels_apart(self) -> int:
+        """Rows from a panel to the next one: an odd number of cache lines, for different sets of a cache."""
+        return self.channels | 1
+
+    @property
+    def kernels_apart(self) -> int:
+        """Rows from the sums of a point to those of the next one: an odd number, too."""
+        return self.kernels | 1
 
     def rows(self, extents: Extents) -> NDArray[np.int64]:
         """Rows of tiles of all images."""
@@ -136,8 +146,8 @@ def match(workload: Workload) -> Convolution:
     need(has_channels, f"fewer than {MIN_CHANNELS} channels, or groups of them")
     # Results go through a buffer: no stage runs within the products.
     height, width = columns.sizes
-    lines = [workload.tensors[columns.read.tensor].dims[at].constant or 0 for at in columns.at[1:]]
-    least = min(_least(dim.first, *each) for dim, *each in zip(axes, columns.sizes, lines, strict=True))
+    lengths = [workload.tensors[columns.read.tensor].dims[at].constant or 0 for at in columns.at[1:]]
+    least = min(_least(dim.first, *each) for dim, *each in zip(axes, columns.sizes, lengths, strict=True))
     return Convolution(replace(form, out_roles=None), columns, columns.channels, kernels, height, width, least)
 
 

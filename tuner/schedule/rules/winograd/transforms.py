@@ -119,7 +119,7 @@ class Transforms:
     def _transform_back(self, sums: TirExpr, lines: TirExpr, kernel: TirExpr, vector: TirExpr) -> None:
         """A vector of tiles, whose outputs are neighbours along a line."""
         ramp, at, tile = self.context.vectors.ramp, vector * i64(self.lanes), self.filtering.tile
-        rows = [[i64((i * tile + j) * (self.own.kernels | 1)) + kernel for j in range(tile)] for i in range(tile)]
+        rows = [[i64((i * tile + j) * self.own.kernels_apart) + kernel for j in range(tile)] for i in range(tile)]
         results = self.filtering.backward([[bound(sums[row, ramp(at)]) for row in line] for line in rows])
         for i in range(self.outputs):
             along = _interleaved(results[i * self.outputs : (i + 1) * self.outputs])
