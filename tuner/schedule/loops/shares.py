@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from tuner.program.language.notation import Stage
 from tuner.schedule.tir import I, TirExpr, i64, tirx
+from tuner.schedule.vector.memory import align_spills
 
 Share = tuple[TirExpr, TirExpr]
 """The first value of a loop, and the one past the last."""
@@ -25,8 +27,17 @@ def on_threads(threads: int, write: Callable[[TirExpr], None]) -> None:
     if threads == 1:
         write(i64(0))
         return
-    with I.parallel(i64(0), i64(threads)) as thread:
+    with each_thread(threads) as thread:
         write(thread)
+
+
+@contextmanager
+def each_thread(threads: int) -> Iterator[TirExpr]:
+    """A loop whose body each of several threads runs, given its number."""
+    with I.parallel(i64(0), i64(threads)) as thread:
+        # LLVM compiles it as a function of its own.
+        align_spills()
+        yield thread
 
 
 def share_of(size: TirExpr, thread: TirExpr, threads: int) -> Share:

@@ -128,7 +128,21 @@ IN_L1, IN_L2 = 3, 2
 def prefetch(buffer: TirExpr, indices: Sequence[TirExpr], write: bool = False, locality: int = IN_L1) -> None:
     """Ask for a cache line to be kept, in every level unless ``locality`` says otherwise. An address that is not mapped
     costs time and no fault."""
-    address = tirx.address_of(buffer[tuple(indices)])
+    _prefetch(tirx.address_of(buffer[tuple(indices)]), write, locality)
+
+
+def align_spills() -> None:
+    """Have LLVM spill vectors of the function at hand to multiples of their size, which ABIs do not align the stack to.
+
+    LLVM aligns the stack for spills only if the function has a frame pointer before it allocates registers. A function
+    that asks for its frame has one. A vector across two cache lines is not forwarded from its store to its load, which
+    waits tens of cycles; whether it lies so differs from process to process (docs/decisions/0121).
+    """
+    # An address that nothing uses would be removed.
+    _prefetch(tirx.call_llvm_intrin("handle", "llvm.frameaddress.p0", tirx.IntImm("int32", 0)))
+
+
+def _prefetch(address: TirExpr, write: bool = False, locality: int = IN_L1) -> None:
     i32 = [tirx.IntImm("int32", value) for value in (int(write), locality, 1)]
     I.evaluate(tirx.call_llvm_intrin("void", "llvm.prefetch.p0", address, *i32))
 

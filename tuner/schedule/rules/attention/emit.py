@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
-from tuner.schedule.loops.shares import Share
+from tuner.schedule.loops.shares import Share, each_thread
 from tuner.schedule.product.product import ceil_div
 from tuner.schedule.rules.attention.context import Context, Tile
 from tuner.schedule.rules.attention.packing import pack_keys, pack_words_of_keys, pack_words_of_values
@@ -72,7 +72,7 @@ def _shares(context: Context) -> None:
         return
     for axis in batch:
         total = total * context.extent[axis]
-    with I.parallel(i64(0), i64(threads)) as thread, context.allocated() as own, in_unit(context):
+    with each_thread(threads) as thread, context.allocated() as own, in_unit(context):
         first, end = (I.Bind(tirx.floordiv(total * each, i64(threads))) for each in (thread, thread + i64(1)))
         # Extents may be 0, and no loop guards divisions that are moved out of it.
         size = I.Bind(tirx.max(blocks, i64(1)))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
-from tests.compiled import spills
+from tests.compiled import assembly, spills
 from tests.fakes import V3, WIDE, T
 from tuner.errors import IllegalKernel
 from tuner.program.job.task import SearchTask
@@ -19,8 +21,8 @@ VALUES = {
 }  # fmt: skip
 
 
-def dense(target: Target) -> SearchTask:
-    return SearchTask("dense", {"m": T, "n": 192, "k": 64}, (T,), target=target)
+def dense(target: Target, threads: int = 1) -> SearchTask:
+    return SearchTask("dense", {"m": T, "n": 192, "k": 64}, (T,), target=target, threads=threads)
 
 
 def space(target: Target) -> SearchSpace:
@@ -62,3 +64,20 @@ def test_what_is_refused_does_spill(mr: int, nv: int, ku: int, ahead: int) -> No
 def test_neighbours_keep_their_accumulators_in_registers(mr: int, nv: int, ku: int, ahead: int) -> None:
     kernel = space(WIDE).kernel(VALUES | {"mr": mr, "nv": nv, "ku": ku, "ahead": ahead})
     assert spills(dense(WIDE), kernel) < mr * nv
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(
+    ("target", "mr", "nv", "ahead", "register", "alignment"),
+    [(WIDE, 14, 2, 8, "zmm", 64), (V3, 10, 1, 0, "ymm", 32)],
+)
+def test_spilled_vectors_lie_within_cache_lines(
+    target: Target, mr: int, nv: int, ahead: int, register: str, alignment: int, threads: int
+) -> None:
+    # Some accumulators of both are spilled; those of one of two threads in a function of its own.
+    values = VALUES | {"mr": mr, "nv": nv, "ku": 2, "ahead": ahead, "tail": 1, "tn": threads}
+    kernel = MicroKernel("x86_contraction", space(target).rule_version, tuple(values.items()))
+    code = assembly(dense(target, threads), kernel)
+    stores = re.findall(rf"\t(vmov\w+)\t%{register}\d+, -?\d*\(%rsp\)", code)
+    assert stores and set(stores) == {"vmovaps"}
+    assert f"\tandq\t$-{alignment}, %rsp" in code
