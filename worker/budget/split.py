@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from tuner.program.job.budget_plan import MIN_SECONDS, MIN_TRIALS, affordable
+from tuner.program.job.budget_plan import MIN_SECONDS, MIN_TRIALS, Cost, affordable
 from tuner.program.job.jobspec import Budget
 from worker.budget.progress import TaskProgress
 
@@ -52,6 +52,7 @@ def next_piece(budget: Budget, tasks: Sequence[TaskProgress], lanes: Lanes = ONE
     ``budget`` is that of all lanes together. Tasks get their minimum in order of what is expected of them, as many as
     can be searched; the others are kept time for their libraries. A single one that is left gets all that is left.
     """
+    tasks = _at_pace(tasks)
     going = [position for position, task in enumerate(tasks) if not (task.is_done or task.is_ending)]
     if all(tasks[position].is_running for position in going):
         return None
@@ -96,17 +97,19 @@ def _chosen(budget: Budget, tasks: Sequence[TaskProgress], waiting: Sequence[int
     """The waiting tasks whose minimum what is left is enough for; the first one gets whatever there is."""
     if budget.trials == 0:
         return list(waiting)
-    pace = _pace(tasks)
-    costs = [replace(tasks[at].cost, round_s=pace * tasks[at].cost.round_s) for at in waiting]
-    chosen = [waiting[at] for at in affordable(_left(budget, tasks), costs)]
+    chosen = [waiting[at] for at in affordable(_left(budget, tasks), [tasks[at].cost for at in waiting])]
     has_begun = any(task.allowance is not None or task.trials or task.is_done for task in tasks)
     return chosen if chosen or has_begun else list(waiting[:1])
 
 
-def _pace(tasks: Sequence[TaskProgress]) -> float:
-    """How much longer rounds take on this machine than was expected."""
+def _at_pace(tasks: Sequence[TaskProgress]) -> list[TaskProgress]:
+    """The tasks, all of whose costs are as much higher than was expected as those of rounds are on this machine.
+
+    Libraries are built where kernels of a round are: without time for several kernels they end with one.
+    """
     paces = [task.round_s / task.cost.round_s for task in tasks if task.round_s]
-    return max(1.0, sum(paces) / len(paces)) if paces else 1.0
+    pace = max(1.0, sum(paces) / len(paces)) if paces else 1.0
+    return [replace(task, cost=Cost(pace * task.cost.round_s, pace * task.cost.library_s)) for task in tasks]
 
 
 def _with_libraries_kept(budget: Budget, tasks: Sequence[TaskProgress], others: Sequence[int]) -> list[TaskProgress]:
@@ -129,6 +132,7 @@ def next_library(tasks: Sequence[TaskProgress], idle: Sequence[int]) -> int:
 def ending_allowance(budget: Budget, tasks: Sequence[TaskProgress], position: int, lanes: Lanes = ONE_LANE) -> Budget:
     """The allowance of a task with its library, which is made next: what it was promised, or as much less of it as all
     that were promised something get, where some have used more than their part."""
+    tasks = _at_pace(tasks)
     task = tasks[position]
     allowance = task.allowance or Budget(None if budget.trials is None else task.trials, budget.seconds)
     if budget.seconds is None or allowance.seconds is None:
@@ -231,8 +235,7 @@ def _minimum(
         trials = max(task.trials, min(wanted, task.trials + math.ceil(left.trials / len(chosen))))
     if budget.seconds is not None and left.seconds is not None:
         part = GUARANTEED if (1 - GUARANTEED) * budget.seconds >= MIN_SECONDS else 1.0
-        pace = _pace(tasks)
-        least_s = [pace * tasks[at].cost.round_s + tasks[at].cost.library_s for at in chosen]
+        least_s = [tasks[at].cost.round_s + tasks[at].cost.library_s for at in chosen]
         wanted_s = max(least_s[0], part * budget.seconds / searched)
         # As much for each that waits still ends in time, by the bound of _capacity_s.
         promised_s = sum(other.unspent_s for other in tasks if not other.is_done)

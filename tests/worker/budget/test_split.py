@@ -126,6 +126,18 @@ def test_where_not_all_can_be_searched_what_most_is_expected_of_is(budget: Budge
         assert sum(each.seconds or 0.0 for each in allowed) <= budget.seconds + 0.01
 
 
+def test_libraries_are_kept_as_much_more_time_as_rounds_take() -> None:
+    budget = Budget(None, 60.0)
+    begun = TaskProgress(9, 16, 20.0, Budget(None, 30.0), 1e-3, round_s=3 * USUAL.round_s, run_s=1e-2)
+    waiting = TaskProgress(1, run_s=1e-4)
+    # 30 s are left: for a round and a library of one, and the library of the other one.
+    assert next_piece(budget, [begun, waiting, waiting]) == (1, Budget(None, 3 * (USUAL.round_s + LIBRARY_S)))
+    ending = ending_allowance(budget, [begun, waiting, waiting], 2)
+    assert ending.seconds == pytest.approx(3 * LIBRARY_S)
+    usual = replace(begun, round_s=USUAL.round_s)
+    assert ending_allowance(budget, [usual, waiting, waiting], 2).seconds == pytest.approx(LIBRARY_S)
+
+
 def test_what_a_search_leaves_is_enough_for_the_next_one() -> None:
     done = TaskProgress(1, 16, 2.0, Budget(None, 8.0), 1e-3, is_done=True)
     assert next_piece(Budget(None, 12.0), [replace(done, spent_s=8.0), TaskProgress(1), TaskProgress(1)]) is None
