@@ -13,7 +13,6 @@ from tuner.program.language.workload import Workload
 from tuner.schedule.layout import Layout
 from tuner.schedule.tir import I, TirExpr, i64, tirx, tvm
 from tuner.schedule.vector.dtypes import stored_type
-from tuner.schedule.vector.memory import align_spills
 
 
 @dataclass(frozen=True)
@@ -52,7 +51,6 @@ def kernel_function(workload: Workload, layouts: Mapping[str, Layout], name: str
             operand: I.decl_buffer(shape, dtypes[operand], data=pointers[operand], align=align[operand])
             for operand, shape in shapes.items()
         }
-        align_spills()
         yield KernelFunction(builder, buffers, values, extents(workload, values))
         I.Return(tirx.IntImm("int32", 0))
 

@@ -18,6 +18,7 @@ from tuner.schedule.function import KernelFunction, kernel_function
 from tuner.schedule.layout import Layout
 from tuner.schedule.space import MicroKernel, SearchSpace
 from tuner.schedule.vector.integers import with_functions, wrapping
+from tuner.schedule.vector.memory import spills_aligned
 from tuner.schedule.vector.rounding import by_instruction
 
 Found = TypeVar("Found")
@@ -128,11 +129,16 @@ class TirRule(Rule):
     def body(self, task: SearchTask, kernel: MicroKernel, function: KernelFunction) -> None:
         """Write the code of a kernel into a function that has a buffer for every operand."""
 
+    def aligns_spills(self, task: SearchTask) -> bool:
+        """Whether kernels have a register to spare, by which LLVM aligns the vectors that it spills."""
+        return True
+
     def emit(self, task: SearchTask, kernel: MicroKernel, name: str) -> Any:
         """A private ``tvm.tirx.PrimFunc`` of that name: a pointer for each operand of a call in order, then the
         workload's symbols as int64; it returns 0."""
         with (
             kernel_function(task.workload, self.layouts(task, kernel), name) as function,
+            spills_aligned(self.aligns_spills(task)),
             by_instruction(task.workload, task.known_target.hardware),
             wrapping() as called,
         ):

@@ -18,8 +18,8 @@ MAX_BODY = 768
 """Fused multiply-adds in the unrolled code of one kernel, all its ragged variants together: bounds compile time and
 keeps the loops in the instruction cache."""
 MAX_PACKED_ROWS = 512
-LOOP_ADDRESSES = 6
-"""Registers of the stack and its frame, the panel, the output and the loop's counters."""
+LOOP_ADDRESSES = 5
+"""Registers of the stack, the panel, the output and the loop's counters."""
 
 
 def check(

@@ -103,6 +103,10 @@ class ProductRule(TirRule, Generic[Found]):
     def layouts(self, task: SearchTask, kernel: MicroKernel) -> Mapping[str, Layout]:
         return self.product(task.workload).right.layouts(task.workload, self.panels(task, kernel))
 
+    def aligns_spills(self, task: SearchTask) -> bool:
+        # Rows a dynamic distance apart have a register each for their addresses.
+        return "k" not in self.product(task.workload).dynamic
+
     def body(self, task: SearchTask, kernel: MicroKernel, function: KernelFunction) -> None:
         context = context_of(task, self.product(task.workload), kernel, function)
         with allowed(context.words.atom):

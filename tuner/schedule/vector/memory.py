@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 
 from tuner.program.target import Hardware
@@ -131,6 +132,20 @@ def prefetch(buffer: TirExpr, indices: Sequence[TirExpr], write: bool = False, l
     _prefetch(tirx.address_of(buffer[tuple(indices)]), write, locality)
 
 
+_are_aligned: ContextVar[bool] = ContextVar("are_aligned")
+
+
+@contextmanager
+def spills_aligned(are_aligned: bool) -> Iterator[None]:
+    """Whether ``align_spills`` aligns those of the function at hand, which it begins with, and of its threads."""
+    token = _are_aligned.set(are_aligned)
+    try:
+        align_spills()
+        yield
+    finally:
+        _are_aligned.reset(token)
+
+
 def align_spills() -> None:
     """Have LLVM spill vectors of the function at hand to multiples of their size, which ABIs do not align the stack to.
 
@@ -138,8 +153,9 @@ def align_spills() -> None:
     that asks for its frame has one. A vector across two cache lines is not forwarded from its store to its load, which
     waits tens of cycles; whether it lies so differs from process to process (docs/decisions/0121).
     """
-    # An address that nothing uses would be removed.
-    _prefetch(tirx.call_llvm_intrin("handle", "llvm.frameaddress.p0", tirx.IntImm("int32", 0)))
+    if _are_aligned.get():
+        # An address that nothing uses would be removed.
+        _prefetch(tirx.call_llvm_intrin("handle", "llvm.frameaddress.p0", tirx.IntImm("int32", 0)))
 
 
 def _prefetch(address: TirExpr, write: bool = False, locality: int = IN_L1) -> None:
