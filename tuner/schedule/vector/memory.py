@@ -137,7 +137,7 @@ _are_aligned: ContextVar[bool] = ContextVar("are_aligned")
 
 @contextmanager
 def spills_aligned(are_aligned: bool) -> Iterator[None]:
-    """Whether ``align_spills`` aligns those of the function at hand, which it begins with, and of its threads."""
+    """What is written inside is a function: its spills, and those of loops over threads, are aligned or not."""
     token = _are_aligned.set(are_aligned)
     try:
         align_spills()
@@ -150,8 +150,8 @@ def align_spills() -> None:
     """Have LLVM spill vectors of the function at hand to multiples of their size, which ABIs do not align the stack to.
 
     LLVM aligns the stack for spills only if the function has a frame pointer before it allocates registers. A function
-    that asks for its frame has one. A vector across two cache lines is not forwarded from its store to its load, which
-    waits tens of cycles; whether it lies so differs from process to process (docs/decisions/0121).
+    that asks for its frame has one. Loops that spill take longer where vectors lie across two cache lines, and that
+    differs from process to process (docs/decisions/0121).
     """
     if _are_aligned.get():
         # An address that nothing uses would be removed.
