@@ -21,6 +21,8 @@ RANKS = (3, 4, 5)
 """Of images with one to three spatial axes."""
 SAME = ELEMENTWISE | {"cast", "identity"}
 """What gives a value as its inputs lie."""
+MANY = 16
+"""Channels, or elements of a window, from which on a convolution has better kernels with channels first."""
 WINDOWS = frozenset({"max_pool", "avg_pool", "pad"})
 """What gives an image as its first input lies."""
 Preference = Literal["last", "first", "either"]
@@ -76,14 +78,18 @@ def _is_of_all(node: Node) -> bool:
     return node.op == "conv" and not node.attrs["transposed"] and node.attrs["groups"] == 1
 
 
-def _are_patches(graph: Graph, node: Node) -> bool:
-    """Whether windows of all channels are of several elements and do not overlap: then it is at least as fast to have
-    channels last. Others are up to half as slow again, with minimal filtering on the other side (decision 57)."""
+def _may_turn(graph: Graph, node: Node) -> bool:
+    """Whether a convolution of all channels is as fast if it reads them first and writes them last: one of single
+    elements, of windows that do not overlap, or of few channels and a stride. Others are up to half as slow again, with
+    minimal filtering on the other side (decision 57)."""
+    if is_pointwise(graph, node):
+        return True
     if not _is_of_all(node) or set(node.attrs["dilation"]) != {1}:
         return False
-    sizes = [size.constant or 0 for size in _window(graph, node)]
-    are_apart = all(0 < size <= step for size, step in zip(sizes, node.attrs["stride"], strict=False))
-    return max(sizes, default=0) > 1 and are_apart
+    channels, steps = graph.shape(node.sources[1])[1].constant or MANY, node.attrs["stride"]
+    sizes = [size.constant or MANY for size in _window(graph, node)]
+    are_apart = all(size <= step for size, step in zip(sizes, steps, strict=False))
+    return (max(sizes, default=0) > 1 and are_apart) or (channels < MANY and min(steps) > 1)
 
 
 def _window(graph: Graph, node: Node) -> Shape:
@@ -118,7 +124,7 @@ def _order(graph: Graph, node: Node, orders: dict[str, Order], preferences: dict
     if node.op in SAME:
         given = [each for each in sources if each.shape == node.shape]
     elif node.op == "conv" and not _may_be_last(graph, node):
-        if preference == LAST and _are_patches(graph, node):
+        if preference == LAST and _may_turn(graph, node):
             return last(rank)
         given = given if preference != FIRST and is_pointwise(graph, node) else []
     elif node.op not in WINDOWS and node.op != "conv":
@@ -188,5 +194,8 @@ def _preference(graph: Graph, reader: Node, node: Node, preferences: dict[str, P
     if reader.op == "reduce":
         axes = sorted(axis % len(node.shape) for axis in reader.attrs["axes"])
         return EITHER if axes == list(range(2, len(node.shape))) else FIRST
-    is_kept = reader.op in WINDOWS or _may_be_last(graph, reader) or is_pointwise(graph, reader)
+    if _may_be_last(graph, reader):
+        # With channels last a vector of an image is read where it lies, whatever its window (stencil/direct.py).
+        return LAST if preferences[reader.name] == EITHER else preferences[reader.name]
+    is_kept = reader.op in WINDOWS or is_pointwise(graph, reader)
     return preferences[reader.name] if is_kept else FIRST

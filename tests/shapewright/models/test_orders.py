@@ -29,6 +29,10 @@ def block(dw: nn.Module, linear: nn.Module, x: torch.Tensor) -> torch.Tensor:
     return x + linear(rows(dw(x))).permute(0, 3, 1, 2)
 
 
+def scaled(gate: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    return x * torch.sigmoid(gate(x.mean((2, 3), keepdim=True)))
+
+
 def channelwise(size: int) -> nn.Conv2d:
     return nn.Conv2d(6, 6, size, padding=size // 2, groups=6)
 
@@ -66,7 +70,27 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[nn.Module, ...], list[str]]] = 
     ),
     "a product at each place, of an image": (
         lambda one, x: functional.layer_norm(rows(one(x)), (8,)),
-        (nn.Conv2d(6, 8, 1),), ["conv2d + bias", "layer_norm"],
+        (nn.Conv2d(6, 8, 1),), ["conv + bias", "layer_norm"],
+    ),
+    "windows of single channels between products": (
+        lambda stem, one, dw, back, x: back(dw(one(stem(x)))).mean((2, 3)),
+        (nn.Conv2d(6, 6, 3, stride=2), nn.Conv2d(6, 6, 1), channelwise(3), nn.Conv2d(6, 6, 1)),
+        ["conv + bias", "dense + bias", "conv2d(nhwc) + bias", "dense + bias", "reduce"],
+    ),
+    "windows of single channels after those of all": (
+        lambda conv, one, dw, x: dw(one(conv(x))).mean((2, 3)),
+        (nn.Conv2d(6, 6, 3), nn.Conv2d(6, 6, 1), channelwise(5)),
+        ["conv2d + bias", "conv + bias", "conv2d(nhwc) + bias", "reduce"],
+    ),
+    "windows of single channels before those of all": (
+        lambda one, dw, conv, x: conv(dw(one(x))).mean((2, 3)),
+        (nn.Conv2d(6, 6, 1), channelwise(3), nn.Conv2d(6, 6, 3)),
+        ["conv2d + bias", "depthwise_conv2d + bias", "conv2d + bias", "reduce_mean"],
+    ),
+    "channels that are scaled between windows of single ones": (
+        lambda one, dw, gate, x: dw(scaled(gate, one(x))).mean((2, 3)),
+        (nn.Conv2d(6, 6, 1), channelwise(3), nn.Conv2d(6, 6, 1)),
+        ["conv + bias", "reduce", "conv2d + bias + sigmoid", "mul", "conv2d(nhwc) + bias", "reduce"],
     ),
     "means of channels": (
         lambda linear, x: linear(rows(x)).permute(0, 3, 1, 2).mean((2, 3)),

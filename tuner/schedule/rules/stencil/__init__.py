@@ -9,6 +9,7 @@ spatial or of channels; a weight that does not lie along it is packed. Axes of a
 ``block``    values of a tile of the first axis that windows move along; it spans the others as a whole
 ``rows``     positions of a register block along the last axis but that of the vectors: they share loads
 ``vectors``  vectors of a register block
+``direct``   2: a tile is not copied; its vectors are channels, and read where they lie (``direct``)
 ``merged``   2: rows of a narrow image share vectors, and the image is a tile (``narrow``); no other axis matters
 ===========  ==========================================================================================================
 
@@ -17,14 +18,16 @@ Threads share the tiles. No choice depends on a shape that is dynamic.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
 from tuner.errors import IllegalKernel
 from tuner.program.job.task import SearchTask
 from tuner.program.language.dtypes import DTYPES
+from tuner.program.language.expr import reads
 from tuner.program.language.notation import Stage
 from tuner.program.language.workload import Workload
 from tuner.program.target.rates import Rates
@@ -43,6 +46,7 @@ from tuner.schedule.loops.estimates import (
     volume,
 )
 from tuner.schedule.rule import Extents
+from tuner.schedule.rules.stencil.direct import DirectNest, check_direct, is_read_in_place
 from tuner.schedule.rules.stencil.emit import TileNest
 from tuner.schedule.rules.stencil.narrow import ImageNest, Planes, planes_of
 from tuner.schedule.rules.stencil.pattern import Slide, WindowProgram, match
@@ -58,6 +62,10 @@ COPY_CYCLES = 1.5
 """Cycles of a vector loaded, moved about and stored."""
 GROUP_CYCLES = 6.0
 """Cycles of the loops around a register block, and of its stores."""
+DIRECT_GROUP_CYCLES = 2.0
+"""The same of blocks that read the image; on an EPYC (Zen 4)."""
+ALONE = 0.2
+"""The share of the work of such blocks that loads and stores of larger caches are not beside."""
 CROWDED = 0.8
 """By how much more, for all of its loads, a tile whose rows fall on few sets of that cache; on a Xeon (family 6 model
 207)."""
@@ -87,11 +95,13 @@ class Stencil(LoopRule[WindowProgram]):
 
     def axes(self, task: SearchTask, found: WindowProgram) -> tuple[Axis, ...]:
         merged = (1, 2) if _planes(task, found) else (1,)
+        direct = (1, 2) if is_read_in_place(task.workload, found) else (1,)
         return (
             Axis("chunk", "vectors of a tile", _choices(task, found.vector, CHUNKS, found.lanes(task))),
             Axis("block", "values of a tile's first axis", _choices(task, found.block, BLOCKS, 1)),
             Axis("rows", "positions of a register block", (1,) if found.inner is None else (1, 2, 3, 4, 7, 8)),
             Axis("vectors", "vectors of a register block", (1, 2, 4)),
+            Axis("direct", "a tile is read where it lies", direct, is_optional=True),
             Axis("merged", "rows of an image share vectors", merged, is_optional=True),
         )
 
@@ -108,6 +118,8 @@ class Stencil(LoopRule[WindowProgram]):
                 raise IllegalKernel(f"vectors={kernel['vectors']} of chunk={kernel['chunk']}")
             if found.inner is found.block and rows > block > 1:
                 raise IllegalKernel(f"rows={rows} of block={block}")
+            if kernel.get("direct") > 1:
+                check_direct(task.workload, found, kernel)
 
         space = super().space(task)
         first = {axis.name: axis.choices[0] for axis in space.axes}
@@ -125,6 +137,8 @@ class Stencil(LoopRule[WindowProgram]):
     def cycles(self, task: SearchTask, found: WindowProgram, kernel: MicroKernel, extents: Extents) -> Floats:
         if kernel.get("merged") > 1:
             return _merged_cycles(task, found, extents)
+        if kernel.get("direct") > 1:
+            return _direct_cycles(task, found, kernel, extents)
         lanes, row = found.lanes(task), volume((found.vector.axis,), extents)
         vectors, chunks = np.ceil(row / lanes), np.ceil(row / (lanes * kernel["chunk"]))
         rows = positions = volume(found.outer, extents)
@@ -140,7 +154,8 @@ class Stencil(LoopRule[WindowProgram]):
         copied = rows * (vectors + beyond) * COPY_CYCLES * found.vector.stride + rows * chunks * ROW_CYCLES
         slower = np.where(held > task.known_target.hardware.l1d_bytes, OUTSIDE_L1, 1.0)
         slower = slower + CROWDED * _crowded(task, found, kernel, extents)
-        computed = positions * vectors * _mean_vector_cycles(task.rates, found, kernel, extents, lanes)
+        each = partial(_vector_cycles, task.rates, found)
+        computed = positions * vectors * _mean_of_groups(found, kernel, extents, lanes, each)
         work = tiles * TILE_CYCLES + (copied + computed) * slower
         return roofline(task, work, _bytes(task, found, extents), thread_speedup(tiles, task.threads))
 
@@ -156,7 +171,8 @@ class Stencil(LoopRule[WindowProgram]):
     def write(self, task: SearchTask, found: WindowProgram, kernel: MicroKernel, function: KernelFunction) -> None:
         planes = _planes(task, found) if kernel.get("merged") > 1 else None
         if planes is None:
-            TileNest(task, found, kernel, function).emit()
+            nest = DirectNest if kernel.get("direct") > 1 else TileNest
+            nest(task, found, kernel, function).emit()
         else:
             ImageNest(task, found, planes, kernel, function).emit()
 
@@ -175,6 +191,26 @@ def _merged_cycles(task: SearchTask, found: WindowProgram, extents: Extents) -> 
     copied = planes.rows * (1 + planes.column.stride) * COPY_CYCLES
     work = images * (TILE_CYCLES + copied + planes.vectors * len(found.taps) * tap + written * after)
     return roofline(task, work, _bytes(task, found, extents), thread_speedup(images, task.threads))
+
+
+def _direct_cycles(task: SearchTask, found: WindowProgram, kernel: MicroKernel, extents: Extents) -> Floats:
+    """Cycles of a kernel that reads its tiles where they lie."""
+    lanes, row = found.lanes(task), volume((found.vector.axis,), extents)
+    tiles = volume(found.outer, extents) * np.ceil(row / (lanes * kernel["chunk"]))
+    positions, lines = volume(found.outer, extents), np.ones(len(row))
+    for slide in found.slides[:-1]:
+        size = volume((slide.axis,), extents)
+        tiles = tiles * (np.ceil(size / kernel["block"]) if slide is found.block else 1)
+        positions = positions * size
+        lines = lines * (slide.span(np.maximum(size, 1)) if slide is found.inner else slide.reach + 1)
+    # Rows that push each other out are loaded again; lines that lie beside one another come together.
+    pitch = row * DTYPES[task.workload.tensors[found.read.tensor].dtype].bytes
+    slower = 1.0 + CROWDED * pushed_out(task.known_target.hardware, lines, pitch) / kernel["vectors"]
+    each = partial(_direct_vector_cycles, task.rates, found, task.known_target.hardware.vector_registers)
+    computed = positions * np.ceil(row / lanes) * _mean_of_groups(found, kernel, extents, lanes, each)
+    work = tiles * TILE_CYCLES + computed * slower
+    # What comes from beyond the first cache does not all come beside computation.
+    return roofline(task, work, _bytes(task, found, extents), thread_speedup(tiles, task.threads)) + ALONE * work
 
 
 def _held(kernel: MicroKernel) -> int:
@@ -201,11 +237,11 @@ def _crowded(task: SearchTask, program: WindowProgram, kernel: MicroKernel, exte
     return pushed_out(task.known_target.hardware, lines, np.full(len(lines), row))
 
 
-def _mean_vector_cycles(
-    rates: Rates, program: WindowProgram, kernel: MicroKernel, extents: Extents, lanes: int
+def _mean_of_groups(
+    program: WindowProgram, kernel: MicroKernel, extents: Extents, lanes: int, cycles: Callable[[int, int], float]
 ) -> Floats:  # fmt: skip
-    """[shapes] cycles of one vector of the output: what is left of a tile's positions, or vectors, by whole register
-    blocks is computed one by one."""
+    """[shapes] cycles of one vector of the output, from those in a register block of so many rows and vectors: what is
+    left of a tile's positions, or vectors, by whole register blocks is computed one by one."""
     row = np.ceil(volume((program.vector.axis,), extents) / lanes)
     wide, high = _in_groups(row, np.full(len(row), kernel["chunk"]), kernel["vectors"]), np.zeros(len(row))
     if program.inner is not None:
@@ -215,7 +251,7 @@ def _mean_vector_cycles(
     total: Floats = np.zeros(len(row))
     for share, rows in ((high, kernel["rows"]), (1 - high, 1)):
         for other, vectors in ((wide, kernel["vectors"]), (1 - wide, 1)):
-            total += share * other * _vector_cycles(rates, program, rows, vectors)
+            total += share * other * cycles(rows, vectors)
     return total
 
 
@@ -229,13 +265,33 @@ def _in_groups(size: Floats, block: Floats, group: int) -> Floats:
 def _vector_cycles(rates: Rates, program: WindowProgram, rows: int, vectors: int) -> float:
     """Cycles of one vector of the output in a register block of so many."""
     held = rows * vectors
-    tap = max(1.0 + nan_cycles(program.stage) + _operations(rates, program.stage) / 4, rates.fma_latency / held)
-    loads, inner = float(len(program.taps)), program.inner
-    if inner is not None:
-        # Positions next to each other share loads of the copy.
-        loads *= min(inner.span(rows), rows * inner.size) / (rows * inner.size)
-    after = sum(_operations(rates, stage) for stage in program.after)
-    return len(program.taps) * tap + loads + after + 1.0 + GROUP_CYCLES / held
+    tap = max(_tap_cycles(rates, program), rates.fma_latency / held)
+    return len(program.taps) * tap + _loads(program, rows) + _after_cycles(rates, program) + GROUP_CYCLES / held
+
+
+def _direct_vector_cycles(rates: Rates, program: WindowProgram, registers: int, rows: int, vectors: int) -> float:
+    """The same without a copy: nothing is stored that a load would wait for, and register blocks overlap. Weights are
+    loaded once where registers hold them beside the accumulators."""
+    weights = len(program.taps) * sum(read != program.read for read in set(reads(program.stage.body)))
+    loads = _loads(program, rows) + (weights if vectors * (weights + rows) >= registers else 0)
+    computed = max(len(program.taps) * _tap_cycles(rates, program), loads)
+    return computed + _after_cycles(rates, program) + DIRECT_GROUP_CYCLES / (rows * vectors)
+
+
+def _tap_cycles(rates: Rates, program: WindowProgram) -> float:
+    return 1.0 + nan_cycles(program.stage) + _operations(rates, program.stage) / 4
+
+
+def _loads(program: WindowProgram, rows: int) -> float:
+    """Loads of the image for one vector of the output: positions next to each other share them."""
+    inner = program.inner
+    shared = 1.0 if inner is None else min(inner.span(rows), rows * inner.size) / (rows * inner.size)
+    return len(program.taps) * shared
+
+
+def _after_cycles(rates: Rates, program: WindowProgram) -> float:
+    """Cycles of the elementwise stages, and of the store."""
+    return 1.0 + sum(_operations(rates, stage) for stage in program.after)
 
 
 def _operations(rates: Rates, stage: Stage) -> float:

@@ -7,7 +7,7 @@ even elements, and the odd ones, as vectors. Then vectors of a few positions are
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial, reduce
@@ -40,28 +40,28 @@ class TileNest(Nest):
         if program.block is not None:
             self.steps[program.block.axis] = kernel["block"]
         self.steps[self.vector.axis] = kernel["chunk"] * self.lanes
+        steps = self.steps.items()
+        self.counts = {axis: tirx.truncdiv(self.extents[axis] + i64(step - 1), i64(step)) for axis, step in steps}
         self.source = task.workload.tensors[program.read.tensor]
         self.dims = [dim_expr(dim, function.symbols) for dim in self.source.dims]
         self.padding = dict(task.workload.padding).get(self.source.name)
 
     def emit(self) -> None:
-        extents, steps = self.extents, self.steps
-        counts = {axis: tirx.truncdiv(extents[axis] + i64(step - 1), i64(step)) for axis, step in steps.items()}
-        total = product_of(counts)
-        for axis in (slide.axis for slide in self.program.slides if slide.axis not in steps):
+        total = product_of(self.counts)
+        for axis in (slide.axis for slide in self.program.slides if slide.axis not in self.steps):
             # A tile spans it as a whole, and would copy a window's reach even where there is nothing of it.
-            total = total * tirx.min(extents[axis], i64(1))
+            total = total * tirx.min(self.extents[axis], i64(1))
+        in_shares(I.Bind(total), self.threads, self.tiles)
+
+    def tiles(self, share: Share) -> None:
+        """The loop over the tiles of one thread."""
         shape, dtype = self._copy_shape(), register_type(self.source.dtype)
-
-        def tiles(share: Share) -> None:
-            with workspace(shape, dtype) as copy:
-                self._clear(copy, shape)
-                with I.serial(*share) as number:
-                    tile = self._tile(copy, position_of(number, counts))
-                    tile.fill()
-                    tile.compute()
-
-        in_shares(I.Bind(total), self.threads, tiles)
+        with workspace(shape, dtype) as copy:
+            self._clear(copy, shape)
+            with I.serial(*share) as number:
+                tile = Tile(self, copy, *self.bounds(number))
+                tile.fill()
+                tile.compute()
 
     def operand(self, reader: Reader, read: Read) -> TirExpr:
         """A vector of an operand at the index of ``reader``: as it lies or, at a whole number of vectors, packed."""
@@ -92,16 +92,18 @@ class TileNest(Nest):
             with I.serial(i64(0), tirx.truncdiv(shape[-1], i64(self.lanes))) as number:
                 I.buffer_store(copy, nothing, [*at, self.vectors.ramp(number * i64(self.lanes))])
 
-    def _tile(self, copy: TirExpr, position: Index) -> _Tile:
+    def bounds(self, number: TirExpr) -> tuple[Index, Index]:
+        """Of the tile of that number: the index of each axis at its first element, and how many values axes take."""
+        position = position_of(number, self.counts)
         starts = {axis: I.Bind(position[axis] * i64(step)) for axis, step in self.steps.items()}
         sizes = {slide.axis: self.extents[slide.axis] for slide in self.program.slides}
         for axis in (axis for axis in sizes if axis in starts):
             sizes[axis] = I.Bind(tirx.min(self.extents[axis] - starts[axis], i64(self.steps[axis])))
-        return _Tile(self, copy, {**dict.fromkeys(sizes, i64(0)), **starts}, sizes)
+        return {**dict.fromkeys(sizes, i64(0)), **starts}, sizes
 
 
 @dataclass(frozen=True)
-class _Tile:
+class Tile:
     """One tile while it is written. ``copy``: what it reads. ``starts``: the index of every axis of the output at its
     first element; ``sizes``: how many values the axes take that it spans, less than a whole tile at the ends."""
 
@@ -183,14 +185,15 @@ class _Tile:
 
     # -- the computation ----------------------------------------------------------------------------------------------
     def compute(self) -> None:
-        """Groups of vectors, then single ones of which the last may be ragged."""
+        """Groups of vectors, then single ones, the last of which may be ragged."""
         axis, lanes, vectors = self.nest.vector.axis, self.nest.lanes, self.nest.kernel["vectors"]
+        is_whole = (self.nest.workload.sizes[axis].constant or 1) % lanes == 0
         known, size = self._known(i64(0), None, is_along=False), self.sizes[axis]
         groups = I.Bind(tirx.truncdiv(size, i64(lanes * vectors)))
         with I.serial(i64(0), groups) as group:
             self._columns(known, group * i64(lanes * vectors), vectors, None)
         with I.serial(groups * i64(vectors), tirx.truncdiv(size + i64(lanes - 1), i64(lanes))) as number:
-            self._columns(known, number * i64(lanes), 1, self.nest.extents[axis])
+            self._columns(known, number * i64(lanes), 1, None if is_whole else self.nest.extents[axis])
 
     def _known(self, column: TirExpr, limit: TirExpr | None, is_along: bool) -> Known:
         """What is the same at all positions in some columns: reads along the vectors, or the others."""
@@ -210,26 +213,34 @@ class _Tile:
         """All positions in the columns from ``column`` on: in groups along the innermost axis, then one by one."""
         starts = [column + i64(number * self.nest.lanes) for number in range(vectors)]
         known = [{**shared, **self._known(start, limit, is_along=True)} for start in starts]
-        block = partial(_Block, self, starts, limit, known)
+        block = partial(self.block, starts, limit, known)
         if self.nest.program.inner is None:
             block({}, 1).emit()
             return
         *outer, inner = (slide.axis for slide in self.nest.program.slides[:-1])
         with ExitStack() as loops:
             offsets = {axis: loops.enter_context(I.serial(i64(0), self.sizes[axis])) for axis in outer}
+            self.positions(lambda start, count: block({**offsets, inner: start}, count).emit())
 
-            def rows(start: TirExpr, count: int) -> None:
-                block({**offsets, inner: start}, count).emit()
+    def block(
+        self, starts: Sequence[TirExpr], limit: TirExpr | None, known: Sequence[Known], offsets: Index, rows: int
+    ) -> Block:
+        """Register blocks as they are given to ``Block``."""
+        return Block(self, starts, limit, known, offsets, rows)
 
-            in_groups_to(self.sizes[inner], self.nest.kernel["rows"], rows)
+    def positions(self, write: Callable[[TirExpr, int], None]) -> None:
+        """``write`` the groups of positions along the innermost axis, given the first one and how many they are."""
+        inner = self.nest.program.inner
+        assert inner is not None
+        in_groups_to(self.sizes[inner.axis], self.nest.kernel["rows"], write)
 
 
-class _Block:
+class Block:
     """Writes a register block: ``rows`` positions along the innermost axis from ``offsets`` on, times the vectors from
     each of ``starts`` on, with what is ``known`` of it; ``limit``: where the axis ends, if within them."""
 
     def __init__(
-        self, tile: _Tile, starts: Sequence[TirExpr], limit: TirExpr | None, known: Sequence[Known], offsets: Index,
+        self, tile: Tile, starts: Sequence[TirExpr], limit: TirExpr | None, known: Sequence[Known], offsets: Index,
         rows: int,
     ) -> None:  # fmt: skip
         self.tile, self.nest, self.program, self.stage = tile, tile.nest, tile.nest.program, tile.nest.program.stage
@@ -240,39 +251,45 @@ class _Block:
         self.totals: dict[Place, TirExpr] = {}
 
     def emit(self) -> None:
+        for turn in self.turns():
+            self.add(*turn)
+        self.write()
+
+    def turns(self) -> list[tuple[Place, Tap]]:
         """Every place with every element of its window, those that read the same vector one after the other."""
         turns = [(place, dict(tap)) for tap in self.program.taps for place in self.places]
-        for place, tap in sorted(turns, key=lambda turn: (self._source(*turn), turn[0])):
-            self._add(place, tap)
-        for place in self.places:
-            write_outputs((self.stage, *self.program.after), self._total(place), self._reader(place, {}))
+        return sorted(turns, key=lambda turn: (self.source_of(*turn), turn[0]))
 
-    def _source(self, place: Place, tap: Tap) -> tuple[int, ...]:
+    def write(self) -> None:
+        for place in self.places:
+            write_outputs((self.stage, *self.program.after), self.total(place), self.reader(place, {}))
+
+    def source_of(self, place: Place, tap: Tap) -> tuple[int, ...]:
         """From the first element of the block to the one that is read, by dim of the copy."""
         inner, row = self.program.inner, place[1]
         return tuple(slide.step(tap) + (row * slide.stride if slide is inner else 0) for slide in self.program.slides)
 
-    def _add(self, place: Place, tap: Tap) -> None:
-        reader = self._reader(place, tap)
+    def add(self, place: Place, tap: Tap) -> None:
+        reader = self.reader(place, tap)
         evaluator = replace(reader.evaluator(NOTHING), read=partial(self._read, reader, place, tap))
         if place not in self.totals:
             self.totals[place] = I.alloc_buffer((self.nest.lanes,), self.computed)
             value = bound(evaluator.value(self.stage.body, self.computed))
         else:
-            value = addition(self.stage, self.computed, evaluator)(self._total(place))
+            value = addition(self.stage, self.computed, evaluator)(self.total(place))
         I.buffer_store(self.totals[place], value, [self.ramp])
 
-    def _total(self, place: Place) -> TirExpr:
+    def total(self, place: Place) -> TirExpr:
         return bound(self.totals[place][self.ramp])
 
     def _read(self, reader: Reader, place: Place, tap: Tap, read: Read) -> TirExpr:
         if read == self.program.read:
-            return self._window(place, tap)
+            return self.window(place, tap)
         known, key = self.known[place[0]], self.program.key(read, tap)
         return known[key] if key in known else self.nest.operand(reader, read)
 
-    def _window(self, place: Place, tap: Tap) -> TirExpr:
-        *steps, last = self._source(place, tap)
+    def window(self, place: Place, tap: Tap) -> TirExpr:
+        *steps, last = self.source_of(place, tap)
         key = (place[0], *steps, last)
         if key not in self.loads:
             slides = zip(self.program.slides[:-1], steps, strict=True)
@@ -282,7 +299,7 @@ class _Block:
             self.loads[key] = bound(self.tile.copy[(*at, i64(self.program.phases.index(phase)), ramp)])
         return self.loads[key]
 
-    def _reader(self, place: Place, tap: Tap) -> Reader:
+    def reader(self, place: Place, tap: Tap) -> Reader:
         column, row = place
         offsets = {**self.offsets, self.nest.vector.axis: self.starts[column]}
         if self.program.inner is not None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from tests.compiled import built_problems, computes_with_denormals, loaded
@@ -18,7 +18,8 @@ from tuner.program.job.task import SearchTask
 from tuner.program.language.shape_vars import ShapeVar
 from tuner.program.reference import expected
 from tuner.program.target import Target, native
-from tuner.schedule import default_kernel, rules_of, space_of
+from tuner.schedule import default_kernel, estimate_s, extents_of, rules_of, space_of
+from tuner.schedule.rules.stencil import Stencil
 
 AVX2 = Target.from_json({"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 2})
 
@@ -119,6 +120,59 @@ def test_which_images_are_narrow(sizes: dict[str, Any], is_narrow: bool) -> None
     task = _task({"op": "depthwise_conv2d", "args": args}, 1, target)
     (merged,) = [axis for axis in space_of(task).spaces[0].axes if axis.name == "merged"]
     assert (2 in merged.choices) is is_narrow
+
+
+@st.composite
+def rows_of_channels(draw: st.DrawFn) -> dict[str, Any]:
+    """Windows over one axis or two of images whose channels lie last, which may be outside the image on any side."""
+    rank = draw(st.integers(1, 2))
+    axes, windows = ("p", "q")[:rank], ("r", "s")[:rank]
+    extents: dict[str, int | str] = {"b": "B", "c": draw(st.sampled_from([8, 16, 19, 32, 50]))}
+    indices, shape = [], []
+    for axis, window in zip(axes, windows, strict=True):
+        size, taps, stride, dilation = (draw(st.integers(1, most)) for most in (20, 5, 3, 2))
+        pad = draw(st.integers(0, 4))
+        extents[axis], extents[window] = size, taps
+        indices.append(f"{stride}*{axis} + {dilation}*{window} - {pad}")
+        shape.append(max(stride * (size - 1) + dilation * (taps - 1) + 1 - pad - draw(st.integers(-1, 3)), 1))
+    reducer, out = draw(st.sampled_from(["sum", "max"])), ", ".join(["b", *axes, "c"])
+    read = f"x[b, {', '.join(indices)}, c]"
+    body = read if reducer == "max" else f"{read} * w[c, {', '.join(windows)}]"
+    dtypes = draw(st.sampled_from([{}, {"x": "bfloat16", "out": "bfloat16"}, {"x": "float64", "w": "float64"}]))
+    return {
+        "program": f"t[{out}] = {reducer}({', '.join(windows)}) {body}\nout[{out}] = t[{out}] * 2 + y[c]",
+        "extents": extents, "shapes": {"x": ["B", *shape, extents["c"]]},
+        "padded": {"x": 0.0 if reducer == "sum" else float("-inf")},
+        "constant": ["w"] if reducer == "sum" else [],
+        "dtype": {tensor: dtype for tensor, dtype in dtypes.items() if tensor != "w" or reducer == "sum"},
+    }  # fmt: skip
+
+
+@shares(4)
+@settings(max_examples=8, suppress_health_check=[HealthCheck.filter_too_much])
+@given(data=rows_of_channels(), seed=st.integers(0, 2**32 - 1), threads=st.integers(1, 2), is_narrow=st.booleans())
+def test_windows_are_read_where_they_lie(
+    share: int, data: dict[str, Any], seed: int, threads: int, is_narrow: bool
+) -> None:
+    workload = workload_from_json(data)
+    target = AVX2 if is_narrow else native()
+    task = SearchTask(workload, shape_vars=(ShapeVar("B", range(1, 9)),), target=target, threads=threads)
+    assume(rules_of(task)[0].name == "windows")
+    space, random = Stencil().space(task), np.random.default_rng(seed)
+    drawn = (space.legal(space.values_of(space.sample(random)) | {"direct": 2, "merged": 1}) for _ in range(200))
+    kernel = next(kernel for kernel in drawn if kernel is not None)
+    assert built_problems(task, kernel, [workload.dims({"B": batch}) for batch in (0, 1, 3)]) == []
+
+
+def test_theory_reads_rows_of_channels_where_they_lie() -> None:
+    image = {"b": "T", "c": 96, "h": 28, "w": 28}
+    args = {**image, "o": 96, "groups": 96, "r": 3, "s": 3, "pad": 1, "layout": "nhwc"}
+    target = Target.from_json({"kind": "llvm", "mcpu": "x86-64-v4", "num-cores": 2})
+    task = _task({"op": "conv2d", "args": args}, 1, target)
+    random = np.random.default_rng(0)
+    kernels = [space_of(task).sample(random) for _ in range(64)]
+    estimates = estimate_s(task, kernels, extents_of(task.workload, [{"T": 1}]))[:, 0]
+    assert kernels[int(np.argmin(estimates))].get("direct") == 2
 
 
 @pytest.mark.parametrize("threads", [1, 2])

@@ -9,6 +9,7 @@ import pytest
 from tuner.program.job.build import make_workload, workload_from_json
 from tuner.program.job.task import SearchTask
 from tuner.schedule.rule import NoMatch
+from tuner.schedule.rules.stencil.direct import is_read_in_place
 from tuner.schedule.rules.stencil.pattern import Slide, WindowProgram, match
 
 IMAGE = {"b": "T", "c": 8, "h": 9, "w": 9, "r": 3, "s": 3}
@@ -51,6 +52,37 @@ def test_a_weight_that_lies_across_the_vectors_is_packed() -> None:
     assert (program.vector.axis, [read.tensor for read in program.packed]) == ("o", ["weight"])
     task = SearchTask("conv2d", args, target={"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 1})
     assert program.layout(task, program.packed[0]).packed_shape((40, 1, 3, 3)) == (5, 9, 8)
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_in_place"),
+    [
+        ({}, True),
+        ({"body": "x[p + r, q + s, c] * w[r, s, c]", "shapes": {}, "padded": {}, "extents": {"q": "T"}}, True),
+        # Where the image ends is not known, or what lies there would count.
+        ({"extents": {"q": "T"}}, False),
+        ({"padded": {"x": 1.0}}, False),
+        ({"body": "max(x[p + r - 1, q + s - 1, c], 0) * w[r, s, c]"}, False),
+        ({"body": "-x[p + r - 1, q + s - 1, c] * w[r, s, c] * 2"}, True),
+        ({"body": "x[p + r - 1, q + s - 1, c] + w[r, s, c]"}, False),
+        ({"reducer": "max", "body": "x[p + r - 1, q + s - 1, c]"}, False),
+        ({"reducer": "max", "body": "x[p + r - 1, q + s - 1, c]", "padded": {"x": float("-inf")}}, True),
+        # Windows that move along the vectors.
+        ({"body": "x[p + r - 1, q, c + s] * w[r, s, c]"}, False),
+    ],
+)  # fmt: skip
+def test_which_images_are_read_where_they_lie(changes: dict[str, Any], is_in_place: bool) -> None:
+    body = changes.get("body", "x[p + r - 1, q + s - 1, c] * w[r, s, c]")
+    extents = {"p": 9, "q": 9, "c": 32, "r": 3, "s": 3} | changes.get("extents", {})
+    text = f"out[p, q, c] = {changes.get('reducer', 'sum')}(r, s) {body}"
+    shapes = {"x": [9, extents["q"], 32 + 2 * ("c + s" in body)]}
+    rest = {"shapes": shapes, "padded": {"x": 0.0}} | {
+        name: changes[name] for name in ("shapes", "padded") if name in changes
+    }
+    workload = workload_from_json({"program": text, "extents": extents, **rest})
+    program = match(workload)
+    assert isinstance(program, WindowProgram)
+    assert is_read_in_place(workload, program) is is_in_place
 
 
 @pytest.mark.parametrize(
