@@ -19,7 +19,7 @@ from tuner.schedule.product.readers import PackedRows, PackedSlice
 from tuner.schedule.tir import I, TirExpr, i64, tirx
 from tuner.schedule.vector.arithmetic import bound, bound_unless_known
 from tuner.schedule.vector.dtypes import cast, lanes_of, loaded
-from tuner.schedule.vector.memory import DTYPE, loaded_where
+from tuner.schedule.vector.memory import DTYPE, Vectors, loaded_where
 
 MAX_STRIDE = 4
 """Elements between lanes of a read that is loaded as vectors of which some lanes are taken."""
@@ -99,7 +99,8 @@ def product(
 # -- blocks -----------------------------------------------------------------------------------------------------------
 def gather_rows(context: EmitContext, rows: PackedRows, count: TirExpr, chunk: Chunk) -> None:
     """``count`` rows of the left operand; in vectors along the last axis of k where that is contiguous."""
-    factors, lanes, inner = context.form.left.factors, context.vectors.lanes, context.form.k[-1]
+    factors, inner = context.form.left.factors, context.form.k[-1]
+    lanes = _lanes_of_run(context.vectors.lanes, context.form.parts[inner].extent.constant)
     along = inner if is_contiguous(factors, inner) else None
     with I.serial(i64(0), count) as r:
         of_row = {**context.outer, **context.parts.decomposed(context.form.m, rows.row + r)}
@@ -113,7 +114,13 @@ def gather_rows(context: EmitContext, rows: PackedRows, count: TirExpr, chunk: C
                 with I.serial(i64(0), tirx.truncdiv(last - first + i64(lanes - 1), i64(lanes))) as v:
                     step = I.Bind(first + v * i64(lanes))
                     value = product(context, factors, {**of_row, **values, inner: step}, lanes, along, last)
-                    I.buffer_store(rows.buffer, value, [r, context.vectors.ramp(step + shift)])
+                    I.buffer_store(rows.buffer, value, [r, Vectors(lanes).ramp(step + shift)])
+
+
+def _lanes_of_run(lanes: int, size: int | None) -> int:
+    """Of a vector that runs of ``size`` elements are copied in: a wide one of few elements costs as much as if it were
+    full, and its stores cross lines of the cache."""
+    return lanes if size is None else min(lanes, max(2, 1 << (size - 1).bit_length()))
 
 
 def gather_panel(context: EmitContext, panel: Panel, to: PackedSlice, chunk: Chunk) -> None:

@@ -20,7 +20,8 @@ from tuner.schedule.product.axes import AT_ONCE, BY_BLOCK, IN_COPY, TOTAL_BYTES
 from tuner.schedule.product.context import Chunk, EmitContext, Panel, Values, by_role
 from tuner.schedule.product.estimate import Estimate
 from tuner.schedule.product.match.factors import Factors, outer_role
-from tuner.schedule.product.operands.columns import COPY_OF_L2, ColumnCopy, Columns
+from tuner.schedule.product.operands.column_copy import ColumnCopy
+from tuner.schedule.product.operands.columns import COPY_OF_L2, Columns
 from tuner.schedule.product.operands.gather import MAX_STRIDE, gather_panel, gather_rows
 from tuner.schedule.product.operands.image import image_rows
 from tuner.schedule.product.operands.words import words_of_panel, words_of_rows
@@ -92,7 +93,7 @@ class GatheredColumns(Factors, Right):
     @contextmanager
     def in_copy(self, context: EmitContext) -> Iterator[PanelSource]:
         copy = ColumnCopy(context)
-        with workspace((i64(copy.columns.channels * copy.plane),)) as copy.packed:
+        with workspace((i64(copy.columns.channels * copy.columns.phases * copy.plane),)) as copy.packed:
             yield copy
 
     def stream_cycles(self, of: Estimate, in_place: Floats) -> Floats:

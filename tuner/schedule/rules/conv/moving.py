@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tuner.program.job.task import SearchTask
+from tuner.program.target import Hardware
 from tuner.schedule.access import Dim
 from tuner.schedule.loops.estimates import PAGE_BYTES, Floats, is_flushed
 from tuner.schedule.product import estimate
@@ -34,6 +35,10 @@ OTHER_PAGE, OTHER_PAGE_FROM_L3 = 3.0, 14.0
 for each panel, and once more where L2 does not hold the image. Measured on the same Xeon."""
 PICKED = 1.5
 """A vector that is picked from two vectors of a copy, for each tile."""
+
+SPILLED, SPILLED_EACH = 0.15, 0.03
+"""Multiply-adds beside factors of rows that LLVM spills, and for each register that is missing; on a Zen 4: kernels for
+a convolution in groups (127 to 158 us), and for one of three channels (455 to 640 us)."""
 
 
 def moving_cycles(task: SearchTask, form: Form, kernels: Sequence[MicroKernel], extents: Extents) -> Floats:
@@ -62,9 +67,10 @@ def moving_cycles(task: SearchTask, form: Form, kernels: Sequence[MicroKernel], 
             most = np.array([[columns.most(kernel["nv"] * lanes, hardware)] for kernel in kernels])
             # Each copy has what windows reach behind its last line, too.
             lines = n / columns.inner * np.prod(columns.pitches[:-1]) + np.ceil(n / most) * columns.lines_below
-            line = columns.channels * np.ceil(columns.pitches[-1] / lanes) * lanes
+            line = columns.channels * columns.phases * np.ceil(columns.pitches[-1] / lanes) * lanes
             vectors = 0.0 if columns.is_straight(lanes) else np.ceil(n / lanes) * k
-            picked = b * np.maximum(np.ceil(m / mr), 1.0) * vectors * PICKED
+            spilled = np.array([[_spilled(kernel, hardware)] for kernel in kernels])
+            picked = b * np.maximum(np.ceil(m / mr), 1.0) * vectors * (PICKED + spilled)
             gathered = np.where(pack == IN_COPY, b * line * lines * BY_VECTOR + picked, gathered)
         cycles += gathered
     if form.joined:
@@ -78,6 +84,14 @@ def moving_cycles(task: SearchTask, form: Form, kernels: Sequence[MicroKernel], 
         steps = np.where(m * TOTAL_BYTES > PAGE_BYTES / 2, once + OTHER_PAGE * panels, 0.0)
         cycles += b * tiles * (lines * TURNED_LINE + k * steps)
     return cycles / task.threads
+
+
+def _spilled(kernel: MicroKernel, hardware: Hardware) -> float:
+    """What a step loses where LLVM loads factors of rows for several steps ahead, beside vectors that are picked, and
+    spills them: where each is used for several vectors. A share of its multiply-adds."""
+    mr, nv = kernel["mr"], kernel["nv"]
+    missing = mr * nv + 2 * nv + 1 + mr - hardware.vector_registers
+    return (SPILLED + SPILLED_EACH * max(missing, 0)) * mr if nv > 1 else 0.0
 
 
 def _rows_from_memory(task: SearchTask, kernels: Sequence[MicroKernel], elements: Floats) -> Floats:

@@ -6,7 +6,7 @@ from itertools import islice
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from tests.compiled import built_problems, runnable, shortest
@@ -18,6 +18,8 @@ from tuner.program.language.workload import ShapeVar, Workload
 from tuner.program.target import Target, native
 from tuner.schedule import extents_of, rule_of, rules_of
 from tuner.schedule.product.axes import FEW_ALONG_K, IN_COPY, IN_IMAGE
+from tuner.schedule.product.match.groups import forms
+from tuner.schedule.rule import NoMatch
 from tuner.schedule.rules.conv import Conv
 from tuner.schedule.space import MicroKernel
 
@@ -149,7 +151,11 @@ PIXELS = {
     "dilated": conv(b="T", c=3, h=14, w=14, o=5, r=3, s=3, pad=2, dilation=2),
     "lines of whole vectors": conv(b="T", c=3, h=6, w=32, o=6, r=3, s=3, pad=1),
     "no padding": conv(b="T", c=3, h=11, w=23, o=6, r=3, s=2),
+    "windows two elements apart": conv(b="T", c=3, h=14, w=33, o=6, r=3, s=3, pad=1, stride=2),
+    "windows three elements apart": conv(b="T", c=2, h=19, w=16, o=5, r=5, s=4, pad=2, stride=3),
+    "dilated and apart": conv(b="T", c=2, h=17, w=15, o=4, r=3, s=3, pad=2, stride=2, dilation=2),
     "lines known at the call": conv(b=2, c=3, h="T", w=21, o=6, r=3, s=3, pad=1),
+    "lines known at the call, apart": conv(b=2, c=3, h="T", w=21, o=6, r=3, s=3, pad=1, stride=2),
     "lines in two dims": workload_from_json({
         "op": "conv3d", "args": {"b": "T", "c": 3, "d": 4, "h": 8, "w": 9, "o": 5, "t": 3, "r": 3, "s": 3, "pad": 1},
     }),
@@ -187,6 +193,36 @@ def test_panels_read_in_a_copy_of_the_image_are_right(name: str, threads: int) -
     assert [problem for kernel in kernels for problem in built_problems(task, kernel, shapes)] == []
 
 
+GROUPS = {
+    "some channels each": conv(b="T", c=12, h=9, w=11, o=21, r=3, s=3, pad=1, groups=3),
+    "one channel of the image each": conv(b="T", c=4, h=7, w=18, o=8, r=3, s=3, pad=1, groups=4),
+    "channels of the output that lie apart": workload_from_json({
+        "program": "z[b, o, p, q] = sum(r, s, c) x[b, 5*(o//3) + c, p + r - 1, q + s - 1] * w[o, r, s, c]",
+        "padded": {"x": 0.0}, "constant": ["w"], "shapes": {"x": ["T", 17, 8, 18]},
+        "extents": {"b": "T", "o": 9, "p": 8, "q": 18, "r": 3, "s": 3, "c": 5},
+    }),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("name", GROUPS)
+def test_panels_of_channels_of_a_group_are_read_in_a_copy(name: str, threads: int) -> None:
+    task = task_of(GROUPS[name], threads)
+    kernels = [kernel for join in (0, 1) if (kernel := in_copy(task, join, threads)) is not None]
+    shapes = [GROUPS[name].dims({"T": size}) for size in (0, 1, 3)]
+    assert len(kernels) == 2
+    assert [problem for kernel in kernels for problem in built_problems(task, kernel, shapes)] == []
+
+
+def test_channels_that_may_be_outside_the_image_are_not_read_in_a_copy() -> None:
+    workload = workload_from_json({
+        "program": "z[b, o, p, q] = sum(r, s, c) x[b, 5*(o//3) + c, p + r - 1, q + s - 1] * w[o, r, s, c]",
+        "padded": {"x": 0.0}, "constant": ["w"], "shapes": {"x": ["T", 13, 8, 18]},
+        "extents": {"b": "T", "o": 9, "p": 8, "q": 18, "r": 3, "s": 3, "c": 5},
+    })  # fmt: skip
+    assert in_copy(task_of(workload), 0, 0) is None
+
+
 def test_the_output_of_one_image_is_prefetched_beside_a_copy() -> None:
     task = task_of(conv(b=1, c=5, h=14, w=14, o=9, r=3, s=3, pad=1))
     kernel = in_copy(task, 0, 0)
@@ -200,9 +236,12 @@ SIZES = {"h": (5, 12), "w": (5, 40)}
 
 @st.composite
 def images(draw: st.DrawFn) -> Workload:
-    """Convolutions with channels outside, stride 1, of any padding and dilation."""
+    """Convolutions with channels outside, of any stride, padding and dilation, of all channels or in groups."""
     sizes = {name: draw(st.integers(low, high)) for name, (low, high) in SIZES.items()}
-    args = {"b": "T", "c": draw(st.integers(1, 20)), "o": draw(st.integers(1, 9)), **sizes}
+    groups = draw(st.sampled_from([1, 1, 2, 3]))
+    args = {"b": "T", "c": groups * draw(st.integers(1, 20)), "o": groups * draw(st.integers(1, 9)), **sizes}
+    args |= {"groups": groups} if groups > 1 else {}
+    args |= {"stride": draw(st.integers(1, 3))}
     dilation, pad = draw(st.integers(1, 2)), draw(st.integers(0, 3))
     args |= {"r": draw(st.integers(1, 3)), "s": draw(st.integers(2, 3)), "pad": pad, "dilation": dilation}
     return workload_from_json({"op": "conv2d", "args": args, "epilogue": draw(st.sampled_from([[], ["bias", "gelu"]]))})
@@ -213,6 +252,7 @@ def images(draw: st.DrawFn) -> Workload:
 @settings(max_examples=3, suppress_health_check=list(HealthCheck), deadline=None)
 @given(workload=images(), seed=st.integers(0, 2**32 - 1), threads=st.sampled_from([1, 2]), join=st.sampled_from([0, 1]))
 def test_panels_of_random_images_are_right(share: int, workload: Workload, seed: int, threads: int, join: int) -> None:
+    assume(not isinstance(forms(workload), NoMatch))
     task = task_of(workload, threads)
     kernel = in_copy(task, join, seed, of=1)
     shapes = [workload.dims({"T": size}) for size in (1, 3, 16)]

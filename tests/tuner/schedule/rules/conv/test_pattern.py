@@ -90,6 +90,18 @@ def test_columns_are_windows_of_an_image_with_channels_outside() -> None:
     assert copied(op("conv2d", **IMAGE))[-1].pitches == (9, 9)
 
 
+def test_a_copy_has_the_phases_of_windows_that_are_apart() -> None:
+    direct, joined = copied(op("conv2d", stride=2, pad=1, **IMAGE))
+    assert (direct.phases, joined.phases) == (4, 4)
+    # Of three elements in a line two are in one phase, and one in the other.
+    assert (joined.sizes, joined.pitches, joined.reach) == ((5, 5), (6, 6), (0, 1, 1))
+
+
+def test_a_copy_has_the_channels_of_a_group() -> None:
+    (direct, *_) = copied(op("conv2d", pad=1, **{**IMAGE, "c": 12, "o": 9, "groups": 3}))
+    assert (direct.channel, direct.channels) == ("c", 4)
+
+
 def test_a_copy_has_the_lines_that_windows_touch() -> None:
     workload = op("conv3d", b="T", c=2, d=3, h=4, w=5, o=3, t=2, r=3, s=3, pad=1)
     columns = copied(workload)[-1]
@@ -109,12 +121,12 @@ def test_vectors_of_columns_are_in_two_of_the_copy(width: int, is_one: bool) -> 
 @pytest.mark.parametrize(
     "workload",
     [
-        op("conv2d", stride=2, pad=1, **IMAGE),
+        op("conv2d", stride=2, **{**IMAGE, "r": 1, "s": 1}),
         op("conv2d", layout="nhwc", **IMAGE),
         op("conv2d", **{**IMAGE, "w": "U"}),
         op("conv2d", **{**IMAGE, "c": "U"}),
     ],
-    ids=["strided", "channels inside", "a width known at the call", "channels known at the call"],
+    ids=["windows that do not touch", "channels inside", "a width known at the call", "channels known at the call"],
 )
 def test_other_columns_are_no_windows_of_an_image(workload: Workload) -> None:
     assert copied(workload) == ()
