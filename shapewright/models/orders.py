@@ -22,7 +22,8 @@ RANKS = (3, 4, 5)
 SAME = ELEMENTWISE | {"cast", "identity"}
 """What gives a value as its inputs lie."""
 MANY = 16
-"""Channels, or elements of a window, from which on a convolution has better kernels with channels first."""
+"""Channels of a position that fill a vector. With fewer a first convolution has as good kernels that write them last,
+and windows of single ones are left along the image."""
 WINDOWS = frozenset({"max_pool", "avg_pool", "pad"})
 """What gives an image as its first input lies."""
 Preference = Literal["last", "first", "either"]
@@ -87,9 +88,17 @@ def _may_turn(graph: Graph, node: Node) -> bool:
     if not _is_of_all(node) or set(node.attrs["dilation"]) != {1}:
         return False
     channels, steps = graph.shape(node.sources[1])[1].constant or MANY, node.attrs["stride"]
-    sizes = [size.constant or MANY for size in _window(graph, node)]
-    are_apart = all(size <= step for size, step in zip(sizes, steps, strict=False))
+    sizes = [size.constant or 0 for size in _window(graph, node)]
+    are_apart = all(0 < size <= step for size, step in zip(sizes, steps, strict=False))
     return (max(sizes, default=0) > 1 and are_apart) or (channels < MANY and min(steps) > 1)
+
+
+def _is_read_in_place(graph: Graph, node: Node) -> bool:
+    """Whether windows of single channels are read where these lie if they come last (stencil/direct.py): in images,
+    where it is known which positions along the innermost axis read padding."""
+    shape, pad = graph.shape(node.sources[0]), node.attrs["pad"]
+    is_known = shape[-1].constant is not None or not any((*pad, *node.attrs.get("behind", pad)))
+    return len(shape) > RANKS[0] and is_known and (shape[1].constant or 0) >= MANY
 
 
 def _window(graph: Graph, node: Node) -> Shape:
@@ -194,8 +203,7 @@ def _preference(graph: Graph, reader: Node, node: Node, preferences: dict[str, P
     if reader.op == "reduce":
         axes = sorted(axis % len(node.shape) for axis in reader.attrs["axes"])
         return EITHER if axes == list(range(2, len(node.shape))) else FIRST
-    if _may_be_last(graph, reader):
-        # With channels last a vector of an image is read where it lies, whatever its window (stencil/direct.py).
-        return LAST if preferences[reader.name] == EITHER else preferences[reader.name]
-    is_kept = reader.op in WINDOWS or is_pointwise(graph, reader)
+    if _may_be_last(graph, reader) and _is_read_in_place(graph, reader) and preferences[reader.name] == EITHER:
+        return LAST
+    is_kept = reader.op in WINDOWS or _may_be_last(graph, reader) or is_pointwise(graph, reader)
     return preferences[reader.name] if is_kept else FIRST

@@ -33,8 +33,8 @@ def scaled(gate: nn.Module, x: torch.Tensor) -> torch.Tensor:
     return x * torch.sigmoid(gate(x.mean((2, 3), keepdim=True)))
 
 
-def channelwise(size: int) -> nn.Conv2d:
-    return nn.Conv2d(6, 6, size, padding=size // 2, groups=6)
+def channelwise(size: int, channels: int = 6) -> nn.Conv2d:
+    return nn.Conv2d(channels, channels, size, padding=size // 2, groups=channels)
 
 
 CASES: dict[str, tuple[Callable[..., Any], tuple[nn.Module, ...], list[str]]] = {
@@ -74,22 +74,27 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[nn.Module, ...], list[str]]] = 
     ),
     "windows of single channels between products": (
         lambda stem, one, dw, back, x: back(dw(one(stem(x)))).mean((2, 3)),
-        (nn.Conv2d(6, 6, 3, stride=2), nn.Conv2d(6, 6, 1), channelwise(3), nn.Conv2d(6, 6, 1)),
+        (nn.Conv2d(6, 6, 3, stride=2), nn.Conv2d(6, 16, 1), channelwise(3, 16), nn.Conv2d(16, 6, 1)),
         ["conv + bias", "dense + bias", "conv2d(nhwc) + bias", "dense + bias", "reduce"],
     ),
     "windows of single channels after those of all": (
         lambda conv, one, dw, x: dw(one(conv(x))).mean((2, 3)),
-        (nn.Conv2d(6, 6, 3), nn.Conv2d(6, 6, 1), channelwise(5)),
+        (nn.Conv2d(6, 6, 3), nn.Conv2d(6, 16, 1), channelwise(5, 16)),
         ["conv2d + bias", "conv + bias", "conv2d(nhwc) + bias", "reduce"],
     ),
     "windows of single channels before those of all": (
         lambda one, dw, conv, x: conv(dw(one(x))).mean((2, 3)),
-        (nn.Conv2d(6, 6, 1), channelwise(3), nn.Conv2d(6, 6, 3)),
+        (nn.Conv2d(6, 16, 1), channelwise(3, 16), nn.Conv2d(16, 6, 3)),
+        ["conv2d + bias", "depthwise_conv2d + bias", "conv2d + bias", "reduce_mean"],
+    ),
+    "windows of few channels between products": (
+        lambda one, dw, back, x: back(dw(one(x))).mean((2, 3)),
+        (nn.Conv2d(6, 8, 1), channelwise(3, 8), nn.Conv2d(8, 6, 1)),
         ["conv2d + bias", "depthwise_conv2d + bias", "conv2d + bias", "reduce_mean"],
     ),
     "channels that are scaled between windows of single ones": (
         lambda one, dw, gate, x: dw(scaled(gate, one(x))).mean((2, 3)),
-        (nn.Conv2d(6, 6, 1), channelwise(3), nn.Conv2d(6, 6, 1)),
+        (nn.Conv2d(6, 16, 1), channelwise(3, 16), nn.Conv2d(16, 16, 1)),
         ["conv + bias", "reduce", "conv2d + bias + sigmoid", "mul", "conv2d(nhwc) + bias", "reduce"],
     ),
     "means of channels": (

@@ -21,7 +21,7 @@ from tuner.program.language.program import index_dim
 from tuner.program.language.workload import Workload
 from tuner.program.target import Hardware
 from tuner.schedule.access import Dim, dim_of
-from tuner.schedule.product.match.factors import Part
+from tuner.schedule.product.match.factors import Part, needed_by_index
 from tuner.schedule.product.operands.gather import MAX_STRIDE
 from tuner.schedule.product.operands.image import reach_of
 
@@ -106,8 +106,8 @@ class Columns:
 def columns_of(
     workload: Workload, factors: Sequence[Expr], parts: Mapping[str, Part], n: tuple[str, ...], k: tuple[str, ...]
 ) -> Columns | None:  # fmt: skip
-    """What the factors read, if it is one tensor whose columns are windows that touch. All sizes but that of the
-    outermost axis are known."""
+    """What the factors read, if it is one tensor whose columns are windows that leave nothing out between them. All
+    sizes but that of the outermost axis are known."""
     read, channel = factors[0], k[-1]
     if len(factors) > 1 or not isinstance(read, Read) or len(n) < 2 or any(reads(index) for index in read.indices):
         return None
@@ -118,24 +118,27 @@ def columns_of(
     windows = [dim.window for dim in dims if dim.window is not None]
     if tuple(dim.place for dim in dims) != n or sorted(windows) != sorted(k[:-1]) or not windows:
         return None
-    reach = tuple(reach_of(dim, parts) for dim in dims)
-    most = [max(min(far + 1, MAX_STRIDE), 1) for far in reach]
+    spans = tuple(reach_of(dim, parts) for dim in dims)
+    most = [max(min(span + 1, MAX_STRIDE), 1) for span in spans]
     if at[-1] != len(found) - 1 or any(dim.step > step for dim, step in zip(dims, most, strict=True)):
         return None
     others = [(index, size) for index, size, dim in zip(read.indices, tensor.dims, found, strict=True) if dim is None]
     along = [dim for index, _ in others if channel in axes_of(index) and (dim := index_dim(index)) is not None]
     if len(along) != 1 or dict(along[0].terms).get((channel,)) != 1:
         return None
-    if not all(_is_inside(workload, index, size) for index, size in others):
+    moving = {*n, *k[:-1]}
+    if not all(
+        _is_inside(workload, index, size) and not needed_by_index(index, parts) & moving for index, size in others
+    ):
         return None
     sizes = [parts[name].extent.constant or 0 for name in (channel, *n[1:])]
     extents = [tensor.dims[position].constant or 0 for position in at[1:]]
-    if 0 in (*sizes, *extents) or -1 in reach:
+    if 0 in (*sizes, *extents) or -1 in spans:
         return None
     channels, *known = sizes
-    each = zip(dims[1:], known, reach[1:], extents, strict=True)
-    pitches = tuple(_pitch(dim, size, far, extent) for dim, size, far, extent in each)
-    reach = tuple(far // dim.step for far, dim in zip(reach, dims, strict=True))
+    each = zip(dims[1:], known, spans[1:], extents, strict=True)
+    pitches = tuple(_pitch(dim, size, span, extent) for dim, size, span, extent in each)
+    reach = tuple(span // dim.step for span, dim in zip(spans, dims, strict=True))
     return Columns(read, dims, at, channel, channels, tuple(known), pitches, reach)
 
 
@@ -149,12 +152,13 @@ def _is_inside(workload: Workload, index: Expr, size: DimExpr) -> bool:
     return 0 <= ends[0].constant <= ends[1].constant < size.constant
 
 
-def _pitch(dim: Dim, size: int, reach: int, extent: int) -> int:
-    """How far apart in a phase the first elements of two neighbours of the next outer dim are: what windows reach of
-    the one that is not inside the tensor may be what is before the first element of the other, of a single phase."""
+def _pitch(dim: Dim, size: int, span: int, extent: int) -> int:
+    """How far apart in a phase the first elements of two neighbours of the next outer dim are, where the last element
+    of a window is ``span`` behind the first: what windows of the one have outside the tensor may be what is before the
+    first element of the other, of a single phase."""
     if dim.step > 1:
-        return size + reach // dim.step
-    return max(size, min(size + reach, max(extent - dim.first, size + reach + dim.first)))
+        return size + span // dim.step
+    return max(size, min(size + span, max(extent - dim.first, size + span + dim.first)))
 
 
 def positions(columns: Columns, column: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import reduce
 
 from tuner.errors import IllegalKernel
-from tuner.program.language.expr import Axis, Binary, Cast, Expr, Neg, Read
+from tuner.program.language.expr import Axis, Binary, Cast, Expr, Neg, Read, reads
 from tuner.program.language.workload import Workload
 from tuner.schedule.loops.reading import Index, start_value
 from tuner.schedule.loops.shares import Share
@@ -30,8 +30,8 @@ MAX_ENDS = 8
 
 
 def is_read_in_place(workload: Workload, program: WindowProgram) -> bool:
-    """Whether windows can be read where they lie: no vector leaves the image, and padding adds nothing. (Times a weight
-    that is not finite it would be NaN.)"""
+    """Whether windows can be read where they lie: no vector leaves the image, and padding adds nothing. Only constants
+    may be factors of it: times one that is not finite it would be NaN, which PyTorch's convolutions leave out, too."""
     inner, vector, stage = program.inner, program.vector, program.stage
     if inner is None or vector.size > 1 or (vector.stride, vector.offset) != (1, 0):
         return False
@@ -44,21 +44,23 @@ def is_read_in_place(workload: Workload, program: WindowProgram) -> bool:
     if sizes[inner.axis].constant is None or source.dims[inner.dim].constant is None:
         return False
     if stage.reducer == "sum":
-        return padding == 0 and _vanishes_with(stage.body, program.read)
+        factors = {read.tensor for read in reads(stage.body) if read != program.read}
+        return padding == 0 and factors <= set(workload.constants) and _vanishes_with(stage.body, program.read)
     return stage.body == program.read and padding == identity(str(stage.reducer), source.dtype)
 
 
 def check_direct(workload: Workload, program: WindowProgram, kernel: MicroKernel) -> None:
     """Raises IllegalKernel where the ends of the innermost axis are not known in a tile, or are too much code."""
+    if program.read.tensor not in dict(workload.padding):
+        return
     size = None if program.inner is None else workload.sizes[program.inner.axis].constant
     if program.inner is program.block and (size is None or kernel["block"] < size):
         raise IllegalKernel(
             f"direct=2 with block={kernel['block']} of {size or 'unknown'} positions: a tile has no ends"
         )
-    if program.read.tensor in dict(workload.padding):
-        ends = sum(len(run) for run, is_inside in _runs(workload, program, kernel["rows"]) if not is_inside)
-        if ends > MAX_ENDS:
-            raise IllegalKernel(f"direct=2 with rows={kernel['rows']}: {ends} of {MAX_ENDS} groups are in the padding")
+    ends = sum(len(run) for run, is_inside in _runs(workload, program, kernel["rows"]) if not is_inside)
+    if ends > MAX_ENDS:
+        raise IllegalKernel(f"direct=2 with rows={kernel['rows']}: {ends} of {MAX_ENDS} groups are in the padding")
 
 
 def _runs(workload: Workload, program: WindowProgram, rows: int) -> list[tuple[list[range], bool]]:
@@ -117,6 +119,8 @@ class _DirectBlock(Block):
             I.buffer_store(self.totals[place], start_value(self.stage, self.computed, self.nest.lanes), [self.ramp])
         for steps, turns in itertools.groupby(self.turns(), lambda turn: self.source_of(*turn)[:-2]):
             taken = [turn for turn in turns if self._is_inside(*turn)]
+            if not taken:
+                continue
             if (condition := self._condition(steps)) is None:
                 self._add_all(taken)
                 continue

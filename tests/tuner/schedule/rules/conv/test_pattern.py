@@ -125,8 +125,25 @@ def test_vectors_of_columns_are_in_two_of_the_copy(width: int, is_one: bool) -> 
         op("conv2d", layout="nhwc", **IMAGE),
         op("conv2d", **{**IMAGE, "w": "U"}),
         op("conv2d", **{**IMAGE, "c": "U"}),
+        program(
+            "out[b, o, p, q] = sum(r, s, c) x[b, c + r, p + r, q + s] * w[o, r, s, c]",
+            constant=["w"],
+            extents={"b": "T", "o": 8, "p": 5, "q": 9, "r": 3, "s": 3, "c": 4},
+        ),
+        program(
+            "out[b, o, p, q] = sum(r, s, c) x[b, c, q, p + r, q + s] * w[o, r, s, c]",
+            constant=["w"],
+            extents={"b": "T", "o": 8, "p": 5, "q": 9, "r": 3, "s": 3, "c": 4},
+        ),
     ],
-    ids=["windows that do not touch", "channels inside", "a width known at the call", "channels known at the call"],
+    ids=[
+        "windows that leave elements out",
+        "channels inside",
+        "a width known at the call",
+        "channels known at the call",
+        "channels that windows move over",
+        "columns that index twice",
+    ],
 )
 def test_other_columns_are_no_windows_of_an_image(workload: Workload) -> None:
     assert copied(workload) == ()

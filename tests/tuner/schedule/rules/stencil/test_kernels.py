@@ -164,6 +164,16 @@ def test_windows_are_read_where_they_lie(
     assert built_problems(task, kernel, [workload.dims({"B": batch}) for batch in (0, 1, 3)]) == []
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+def test_lines_of_any_length_are_read_where_they_lie_without_padding(threads: int) -> None:
+    text = "out[b, p, c] = sum(r) x[b, 2*p + r, c] * w[c, r]"
+    data = {"program": text, "extents": {"b": "B", "p": "T", "c": 21, "r": 4}, "constant": ["w"]}
+    task = _task(data, threads)
+    kernel = Stencil().space(task).kernel({"chunk": 2, "block": 4, "rows": 3, "vectors": 1, "direct": 2, "merged": 1})
+    shapes = [task.workload.dims({"B": batch, "T": size}) for batch, size in ((0, 3), (1, 0), (2, 1), (3, 13))]
+    assert built_problems(task, kernel, shapes) == []
+
+
 def test_theory_reads_rows_of_channels_where_they_lie() -> None:
     image = {"b": "T", "c": 96, "h": 28, "w": 28}
     args = {**image, "o": 96, "groups": 96, "r": 3, "s": 3, "pad": 1, "layout": "nhwc"}

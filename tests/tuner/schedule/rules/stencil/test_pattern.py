@@ -64,6 +64,8 @@ def test_a_weight_that_lies_across_the_vectors_is_packed() -> None:
         ({"padded": {"x": 1.0}}, False),
         ({"body": "max(x[p + r - 1, q + s - 1, c], 0) * w[r, s, c]"}, False),
         ({"body": "-x[p + r - 1, q + s - 1, c] * w[r, s, c] * 2"}, True),
+        # A factor that is new at every call may be infinite.
+        ({"constant": []}, False),
         ({"body": "x[p + r - 1, q + s - 1, c] + w[r, s, c]"}, False),
         ({"reducer": "max", "body": "x[p + r - 1, q + s - 1, c]"}, False),
         ({"reducer": "max", "body": "x[p + r - 1, q + s - 1, c]", "padded": {"x": float("-inf")}}, True),
@@ -76,7 +78,8 @@ def test_which_images_are_read_where_they_lie(changes: dict[str, Any], is_in_pla
     extents = {"p": 9, "q": 9, "c": 32, "r": 3, "s": 3} | changes.get("extents", {})
     text = f"out[p, q, c] = {changes.get('reducer', 'sum')}(r, s) {body}"
     shapes = {"x": [9, extents["q"], 32 + 2 * ("c + s" in body)]}
-    rest = {"shapes": shapes, "padded": {"x": 0.0}} | {
+    constant = changes.get("constant", ["w"] if "w[" in body else [])
+    rest = {"constant": constant, "shapes": shapes, "padded": {"x": 0.0}} | {
         name: changes[name] for name in ("shapes", "padded") if name in changes
     }
     workload = workload_from_json({"program": text, "extents": extents, **rest})
