@@ -22,8 +22,8 @@ RANKS = (3, 4, 5)
 SAME = ELEMENTWISE | {"cast", "identity"}
 """What gives a value as its inputs lie."""
 MANY = 16
-"""Channels of a position that fill a vector. With fewer a first convolution has as good kernels that write them last,
-and windows of single ones are left along the image."""
+"""Channels that fill the widest vectors of float32, those of AVX-512. A first convolution of fewer input channels may
+write channels last, and depthwise windows of fewer do not prefer them last."""
 WINDOWS = frozenset({"max_pool", "avg_pool", "pad"})
 """What gives an image as its first input lies."""
 Preference = Literal["last", "first", "either"]

@@ -37,8 +37,9 @@ PICKED = 1.5
 """A vector that is picked from two vectors of a copy, for each tile."""
 
 SPILLED, SPILLED_EACH = 0.15, 0.03
-"""Multiply-adds beside factors of rows that LLVM spills, and for each register that is missing; on a Zen 4: kernels for
-a convolution in groups (127 to 158 us), and for one of three channels (455 to 640 us)."""
+"""The share of a step's multiply-adds that it costs where LLVM spills the broadcast elements of rows, and more for each
+register that is missing. Of tiles of one to three vectors, for a convolution in groups and for one of three channels,
+on a Zen 4."""
 
 
 def moving_cycles(task: SearchTask, form: Form, kernels: Sequence[MicroKernel], extents: Extents) -> Floats:
@@ -87,8 +88,8 @@ def moving_cycles(task: SearchTask, form: Form, kernels: Sequence[MicroKernel], 
 
 
 def _spilled(kernel: MicroKernel, hardware: Hardware) -> float:
-    """What a step loses where LLVM loads factors of rows for several steps ahead, beside vectors that are picked, and
-    spills them: where each is used for several vectors. A share of its multiply-adds."""
+    """Cycles that a step of k loses, beside vectors that are picked: LLVM broadcasts elements of rows several steps
+    ahead and spills them, where each is used for several vectors. For one vector each is an operand in memory."""
     mr, nv = kernel["mr"], kernel["nv"]
     missing = mr * nv + 2 * nv + 1 + mr - hardware.vector_registers
     return (SPILLED + SPILLED_EACH * max(missing, 0)) * mr if nv > 1 else 0.0

@@ -37,7 +37,8 @@ GROUP_CYCLES = 6.0
 DIRECT_GROUP_CYCLES = 2.0
 """The same of blocks that read the image; on an EPYC (Zen 4)."""
 ALONE = 0.2
-"""The share of the work of such blocks that loads and stores of larger caches are not beside."""
+"""The share of the work of such blocks that does not overlap with loads and stores beyond the first cache; on the same
+EPYC."""
 CROWDED = 0.8
 """By how much more, for all of its loads, a tile whose rows fall on few sets of that cache; on a Xeon (family 6 model
 207)."""
@@ -110,7 +111,7 @@ def _direct_cycles(task: SearchTask, found: WindowProgram, kernel: MicroKernel, 
     each = partial(_direct_vector_cycles, task.rates, found, task.known_target.hardware.vector_registers)
     computed = positions * np.ceil(row / lanes) * _mean_of_groups(found, kernel, extents, lanes, each)
     work = tiles * TILE_CYCLES + computed * slower
-    # What comes from beyond the first cache does not all come beside computation.
+    # Computation does not overlap with all of the traffic beyond the first cache.
     return roofline(task, work, bytes_of(task, found, extents), thread_speedup(tiles, task.threads)) + ALONE * work
 
 

@@ -128,8 +128,8 @@ def match(workload: Workload) -> Convolution:
         raise Mismatch(f"not a convolution: {found.reason}")
     form = found[-1]
     columns, weight = form.columns, form.left
-    is_image = columns is not None and len(columns.dims) == IMAGE_DIMS and columns.phases == 1
-    if form.phases or form.outer or columns is None or not is_image or len(form.m) != 1:
+    is_single = not form.phases and not form.outer and len(form.m) == 1
+    if not is_single or columns is None or columns.phases > 1 or len(columns.dims) != IMAGE_DIMS:
         raise Mismatch("not a convolution of images with channels outside, a step of 1 and constant weights")
     images, *axes = columns.dims
     taps = [form.parts[dim.window].extent.constant if dim.window is not None else None for dim in axes]
