@@ -58,10 +58,19 @@ PRODUCTS = "a[b, i, j] = sum(d) q[b, i, d] * k[b, j, d]\n"
 COLUMNS = "top[n] = max(m) x[m, n]\nout[m, n] = exp(x[m, n] - top[n])"
 
 SAMPLES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
+    "x86_strassen": {
+        "dense": _op("dense", m="T", n=33, k=70),
+        "dense-epilogue": _op("dense", epilogue=("bias", "gelu", "add"), m="T", n=72, k=160),
+        "dense-two-rows": _program(
+            "z[m, n] = sum(k) x[m, k] * w[n, k]\nout[m, n] = z[m, n] * c[m]", constant=["w"],
+            extents={"m": "2*T", "n": 64, "k": 128},
+        ),
+    },
     "x86_contraction": {
         "dense": _op("dense", m="T", n=33, k=33),
         "dense-epilogue": _op("dense", epilogue=("bias", "gelu", "add"), m="T", n=50, k=19),
         "dense-thin": _op("dense", epilogue=("bias", "gelu"), m="T", n=3, k=37),
+        "dense-blocks": _op("dense", epilogue=("bias",), m="T", n=40, k=128),
         "dense-thin-weights": _op("dense", {"w": "bfloat16"}, m="T", n=8, k=33),
         "matmul": _op("matmul", m="T", n=33, k=33),
         "matmul-dynamic": _op("matmul", epilogue=("relu",), m="T", n="S", k="2*S"),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from tuner.errors import InvalidInput, shown
 from tuner.program.language.dims import DimExpr, parse_dim
+from tuner.schedule.strassen import PARTS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -83,6 +84,13 @@ class PackLayout:
     axis, computed in float64: matrix row ``p * kernels + o`` is element ``p`` (by rows) of kernel ``o``, by channels.
 
     ``numbers``: what the matrix is of, where it is not the weight's own elements; one at most.
+
+    ``blocks``: the matrix, float32 with an even number of steps, is packed in blocks of two by two and their sums for
+    Strassen's products. Two panels that are neighbours have the right matrix's columns of both halves, each step k one
+    of the upper half of its rows, or of the lower one. Packed is ``[ceil(rows / (2 * panel)), 9 * steps / 2 + 2,
+    panel]``: the parts ``strassen.PARTS`` of the columns divided by their factors, and the factors. These are powers of
+    two, by which the largest element of a column is 1 to 2; 0 for a column of zeros, and NaN for one with an element
+    that is no finite number, which is packed as zeros.
     """
 
     panel: int
@@ -96,10 +104,13 @@ class PackLayout:
     filter: tuple[int, ...] = ()
     outputs: int = 2
     numbers: tuple[Numbers, ...] = ()
+    blocks: bool = False
 
     def packed_shape(self, shape: Sequence[Size]) -> tuple[Size | int, ...]:
         """The shape of the packed form of a tensor of ``shape``."""
         batch, rows, steps = self.sizes_of(shape)
+        if self.blocks:
+            return up(rows, 2 * self.panel), len(PARTS) * up(steps, 2) + 2, self.panel
         words = up(up(steps, self.group), self.whole) * self.whole + int(bool(self.offset))
         if self.has_rows:
             # An odd number of cache lines apart.
@@ -141,6 +152,8 @@ class PackLayout:
         words |= {name: value for name, (value, default) in usual.items() if value != default}
         for each in self.numbers:
             return {"kind": "numbers", **asdict(each), "index": list(each.index), **words}
+        if self.blocks:
+            return {"kind": "blocks", "panel": self.panel}
         if not self.dims:
             return {"kind": "panels", **words}
         groups = {"batch": list(self.batch), "rows": list(self.rows), "steps": list(self.steps)}
@@ -229,6 +242,9 @@ def layout_from_json(data: Mapping[str, Any]) -> Layout:
     match data.get("kind"):
         case "panels":
             return PackLayout(**_words(data))
+        case "blocks":
+            (panel,) = _sizes([data["panel"]])
+            return PackLayout(**_words({"panel": panel}), blocks=True)
         case "matrices":
             dims = tuple(_sizes(dim) for dim in data["dims"])
             most = sum(map(len, dims)) - 1
@@ -244,7 +260,7 @@ def layout_from_json(data: Mapping[str, Any]) -> Layout:
         case "winograd" | "winograd_4x4" as kind:
             (outputs,) = (each for each, name in FILTER_KINDS.items() if name == kind)
             return filter_layout(sizes := _sizes(data["sizes"]), _sizes(data["order"], len(sizes) - 1), outputs)
-    kinds = "panels, matrices, numbers, cut, matrix, winograd, or winograd_4x4"
+    kinds = "panels, blocks, matrices, numbers, cut, matrix, winograd, or winograd_4x4"
     raise InvalidInput("packed_layouts", f"{shown(data)} is not known", f"kind: {kinds}")
 
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from tuner.program.language.dims import parse_dim
 from tuner.schedule.layout import FILTERS, LINE_BYTES, CutLayout, Numbers, PackLayout
+from tuner.schedule.strassen import PARTS
 
 
 def row_major(array: NDArray[Any]) -> NDArray[Any]:
@@ -59,6 +60,8 @@ def pack(layout: PackLayout, array: NDArray[Any]) -> NDArray[Any]:
     """``array``: any dtype and strides; int8 in groups of 4 with an offset. The result is contiguous."""
     matrices, shape = _matrices(layout, array), layout.packed_shape(array.shape)
     batch, rows, steps = matrices.shape
+    if layout.blocks:
+        return _in_blocks(layout, matrices[0])
     if layout.has_rows:
         lines, head = np.zeros(shape, array.dtype), layout.group if layout.offset else 0
         lines[:, head : head + steps] = matrices.reshape(batch * rows, steps)
@@ -73,6 +76,34 @@ def pack(layout: PackLayout, array: NDArray[Any]) -> NDArray[Any]:
         return packed
     heads = _head(layout, padded.reshape(shape[0] * layout.panel, groups * layout.group))
     return np.concatenate([heads.reshape(shape[0], 1, layout.panel * layout.group), packed], axis=1)
+
+
+def _in_blocks(layout: PackLayout, matrix: NDArray[Any]) -> NDArray[Any]:
+    """``matrix`` [rows, steps] of float32, whose rows are the columns of a right operand."""
+    packed, width = np.empty(layout.packed_shape(matrix.shape), matrix.dtype), 2 * layout.panel
+    # Pair after pair: in float64 all of a large weight would take far more memory than the weight.
+    for pair, own in enumerate(packed):
+        own[...] = _pair_in_blocks(matrix[pair * width : (pair + 1) * width], layout.panel)
+    return packed
+
+
+def _pair_in_blocks(matrix: NDArray[Any], panel: int) -> NDArray[np.float64]:
+    """[parts and factors, panel] of the columns of two neighbouring panels, or of fewer."""
+    rows, steps = matrix.shape
+    largest = np.abs(matrix).max(axis=1)
+    is_finite = np.isfinite(largest)
+    # The mantissa of frexp is 0.5 to 1.
+    exponents = np.where(is_finite, np.frexp(largest)[1] - 1, 0).clip(-126, 126)
+    factors, scaled = np.zeros((2, panel)), np.zeros((2, panel, 2, steps // 2))
+    own = np.where(largest == 0.0, 0.0, np.ldexp(1.0, exponents))
+    factors.reshape(-1)[:rows] = np.where(is_finite, own, np.nan)
+    # Zeros of a column that has no factor: others are not to be added to what is no number.
+    numbers = np.where(is_finite[:, None], matrix, 0).astype(np.float64)
+    scaled.reshape(-1, steps)[:rows] = np.ldexp(numbers, -exponents[:, None])
+    # [lower or not, right or not], a step, a column.
+    blocks = scaled.transpose(2, 0, 3, 1).reshape(len(PARTS[0]), -1)
+    parts = np.array(PARTS, np.float64) @ blocks
+    return np.concatenate([parts.reshape(-1, panel), factors])
 
 
 def _head(layout: PackLayout, rows: NDArray[Any]) -> NDArray[Any]:

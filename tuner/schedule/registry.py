@@ -34,6 +34,7 @@ from tuner.schedule.rules.moe import Moe
 from tuner.schedule.rules.quantized import Quantized
 from tuner.schedule.rules.rows import RowReduction
 from tuner.schedule.rules.stencil import Stencil
+from tuner.schedule.rules.strassen import Strassen
 from tuner.schedule.rules.winograd import Winograd
 from tuner.schedule.serial import SERIAL, Serial
 from tuner.schedule.space import MicroKernel, UnionSpace
@@ -45,6 +46,7 @@ MAX_WORKSPACE_BYTES = 8 * 2**30
 
 RULES: tuple[Rule, ...] = (
     Matmul(),
+    Strassen(),
     Moe(),
     Mlp(),
     Quantized(),

@@ -122,7 +122,7 @@ def test_a_job_file_is_checked_and_not_stored(api: TestClient, storage: Storage)
     result = api.post("/jobs/check", json=JOB)
     assert result.status_code == 200
     [task] = result.json()["tasks"]
-    assert (task["shapes"], task["instances"], task["rule"]) == (128, 2, "x86_contraction")
+    assert (task["shapes"], task["instances"], task["rule"]) == (128, 2, "x86_contraction, x86_strassen")
     wrong = api.post("/jobs/check", json={**JOB, "budget": {"trials": -1}})
     refused = api.post("/v1/jobs", json={**JOB, "budget": {"trials": -1}})
     assert wrong.status_code == refused.status_code == 422

@@ -20,7 +20,7 @@ from tuner.measure.verification.ragged import ragged_dims
 from tuner.program.job.task import SearchTask
 from tuner.program.language.shape_vars import ShapeVar
 from tuner.program.target import Target
-from tuner.schedule import default_kernel, rules_of, space_of
+from tuner.schedule import default_kernel, rules_of
 from tuner.schedule.space import MicroKernel
 
 T = ShapeVar("T", range(1, 65))
@@ -39,7 +39,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 # -- machine code -----------------------------------------------------------------------------------------------------
 def kernels_of_dense() -> list[MicroKernel]:
     """The default, and random ones with enough accumulators that a spill would be near."""
-    space = space_of(DENSE)
+    space = rules_of(DENSE)[0].space(DENSE)
     drawn = (space.sample(np.random.default_rng(seed)) for seed in range(100))
     large = [kernel for kernel in drawn if kernel["mr"] * kernel["nv"] >= 20]
     return [default_kernel(DENSE), *large[:3]]

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tuner.errors import InvalidInput
 from tuner.program.language.dims import DimExpr
+from tuner.schedule import strassen
 from tuner.schedule.layout import (
     LINE_ELEMENTS,
     CutLayout,
@@ -236,6 +237,41 @@ def test_taps_are_transformed_for_tiles_of_four_by_four_outputs() -> None:
     assert not packed[:, 7:].any()
     assert layout.to_json()["kind"] != filter_layout(weight.shape, (0, 1, 2, 3)).to_json()["kind"]
     assert layout_from_json(json.loads(json.dumps(layout.to_json()))) == layout
+
+
+@given(st.integers(1, 40), st.integers(1, 6), st.integers(1, 8), st.integers(0, 2**32 - 1))
+def test_blocks_are_sums_of_columns_that_are_divided_by_their_factors(n: int, half: int, panel: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    weight = np.ldexp(rng.standard_normal((n, 2 * half)), rng.integers(-60, 60, (n, 1))).astype(np.float32)
+    weight[rng.integers(n)] = 0
+    layout = PackLayout(panel, blocks=True)
+    packed = layout.pack(weight)
+    assert packed.shape == layout.packed_shape(weight.shape)
+    assert packed.dtype == np.float32
+    for column in range(2 * panel * packed.shape[0]):
+        pair, at = divmod(column, 2 * panel)
+        side, lane = divmod(at, panel)
+        factor, whole = packed[pair, 9 * half + side, lane], packed[pair, :, lane]
+        first = strassen.FIRST_OF_HALF[side] * half
+        own = weight[column] if column < n else np.zeros(2 * half, np.float32)
+        assert (whole[first : first + 2 * half] * factor == own).all()
+        assert (factor == 0) == (not own.any())
+        if factor:
+            assert 1 <= np.abs(own / factor).max() < 2
+        b12, b22, b11, b21 = (whole[at * half : (at + 1) * half].astype(np.float64) for at in (0, 1, 7, 8))
+        for number, signs in enumerate(strassen.RIGHTS):
+            total = sum(sign * block for sign, block in zip(signs, (b11, b12, b21, b22), strict=True))
+            at = (strassen.FIRST_PRODUCT + number) * half
+            assert (whole[at : at + half] == np.float32(total)).all()
+    assert layout_from_json(json.loads(json.dumps(layout.to_json()))) == layout
+
+
+def test_columns_that_are_no_numbers_are_zeros_with_a_factor_that_is_none() -> None:
+    weight = np.ones((3, 4), np.float32)
+    weight[1, 2] = np.inf
+    packed = PackLayout(2, blocks=True).pack(weight)
+    assert (packed[0, 14:18] == [1, 0]).all()
+    assert np.array_equal(packed[0, 18:], np.array([[1, np.nan], [1, 0]]), equal_nan=True)
 
 
 @pytest.mark.parametrize(("group", "offset"), [(2, 0), (4, 0), (4, 128)])

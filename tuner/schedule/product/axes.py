@@ -23,9 +23,10 @@ IN_PLACE, BY_BLOCK, AT_ONCE, IN_COPY = range(4)
 block of rows, all panels before the first one, or panels are read in a padded copy of the image they are windows of."""
 PACKINGS = (IN_PLACE, BY_BLOCK, AT_ONCE)
 
-WIDE, OF_VECTORS = DEFAULT_CHOICE, 2
+WIDE, OF_VECTORS, IN_BLOCKS = DEFAULT_CHOICE, 2, 3
 """Choices of ``panel`` for an operand that is packed ahead: its panels are as wide as the register tile, so that all
-kernels of a library have tiles of one width; or each is one vector wide, for tiles of any width."""
+kernels of a library have tiles of one width; or each is one vector wide, for tiles of any width; or such panels are
+packed in blocks, as Strassen's products read them, too (rules/strassen)."""
 
 FEW_ALONG_K = 2
 """The choice of ``edge`` for columns behind whole vectors that are computed along k, if they are few."""
@@ -116,9 +117,10 @@ def tile_axes(
     )
 
 
-def panel_axes(is_packed_ahead: bool) -> tuple[Axis, ...]:
-    """How wide panels are that were packed ahead; no axis where none are."""
-    axis = Axis("panel", "panels packed ahead are a vector wide", (WIDE, OF_VECTORS), is_optional=True)
+def panel_axes(is_packed_ahead: bool, *, in_blocks: bool = False) -> tuple[Axis, ...]:
+    """How panels lie that were packed ahead, which may be ``in_blocks``; no axis where none are."""
+    choices = (WIDE, OF_VECTORS, IN_BLOCKS) if in_blocks else (WIDE, OF_VECTORS)
+    axis = Axis("panel", "panels packed ahead are a vector wide", choices, is_optional=True)
     return (axis,) if is_packed_ahead else ()
 
 
@@ -168,6 +170,7 @@ def canonicalised(
         is_ragged = atom.unit is not None and "n" in product.dynamic
         is_wide = pack == product.pack_of_dots or values["nv"] == 1 or is_ragged
         is_free = may_be_wide and atom.unit is None and not is_wide and "n" not in product.dynamic
+        is_free = is_free or (values.get("panel") == IN_BLOCKS and reads_blocks(values, product))
         values = {**values, "panel": values["panel"] if is_free else canonical_panel(is_wide)}
     if atom.unit is not None and not is_in_place and pack != product.pack_of_dots:
         return {**values, **of_unit(values, atom, product)}
@@ -179,6 +182,11 @@ def canonicalised(
     if parts_of_k(values) > 1 and values["kc"] * parts_of_k(values) * atom.group >= (product.depth or math.inf):
         canonical["kc"] = 0
     return canonical
+
+
+def reads_blocks(values: Mapping[str, int], product: Product) -> bool:
+    """Whether a kernel can read panels that are packed in blocks: pairs of vectors, whole sums."""
+    return values["nv"] % 2 == 0 and values["pack"] != product.pack_of_dots and parts_of_k(values) == 1
 
 
 def canonical_panel(is_wide: bool) -> int:

@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 from tuner.schedule.loops.shares import Share
 from tuner.schedule.product.context import Chunk, EmitContext, Panel
 from tuner.schedule.product.operands.gather import product
-from tuner.schedule.product.readers import Each, PanelReader, PanelSource
+from tuner.schedule.product.readers import PanelReader
+from tuner.schedule.product.sources import Each, PanelSource
 from tuner.schedule.product.vectors import VectorTile
 from tuner.schedule.tir import I, TirExpr, i64, tirx
 from tuner.schedule.vector.memory import DTYPE, workspace

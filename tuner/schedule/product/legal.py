@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from tuner.errors import IllegalKernel
 from tuner.program.target import Hardware
 from tuner.schedule.product.atom import Atom, registers_of
-from tuner.schedule.product.axes import IN_PLACE, OF_VECTORS, atom_of, forced, of_unit, parts_of_k
+from tuner.schedule.product.axes import IN_PLACE, WIDE, atom_of, forced, of_unit, parts_of_k
 from tuner.schedule.space import MicroKernel
 
 if TYPE_CHECKING:
@@ -116,6 +116,6 @@ def check_turns(kernel: MicroKernel, atom: Atom, hardware: Hardware) -> None:
     if max(ku, ahead) == 2 and spare < SPARE_REGISTERS and (ahead or nv % 2):
         text = f"mr={mr} nv={nv} leaves {spare} registers in turns of two steps"
         raise IllegalKernel(f"{text}, which need {SPARE_REGISTERS}: ku=1 or 4, another ahead")
-    if ku >= LONG_TURN and ahead == 2 * ku and (nv % 2 == 0 or kernel.get("panel") == OF_VECTORS):
-        where = "" if nv % 2 == 0 else f" where panel={OF_VECTORS}"
+    if ku >= LONG_TURN and ahead == 2 * ku and (nv % 2 == 0 or kernel.get("panel") != WIDE):
+        where = "" if nv % 2 == 0 else f" where panel={kernel.get('panel')}"
         raise IllegalKernel(f"ahead={ahead} ku={ku} nv={nv} spills accumulators{where}: ahead={ku} or {4 * ku}")

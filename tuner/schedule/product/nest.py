@@ -37,7 +37,8 @@ from tuner.schedule.product.dots import dots
 from tuner.schedule.product.few import FewTile, with_few
 from tuner.schedule.product.matrices import MatrixTile, finish_waiting, with_totals
 from tuner.schedule.product.product import ceil_div
-from tuner.schedule.product.readers import Each, PanelSource, RowReader, RowSource, panel_source, row_source
+from tuner.schedule.product.readers import RowReader
+from tuner.schedule.product.sources import Each, PanelSource, RowSource, panel_source, row_source
 from tuner.schedule.product.turned import TurnedTile
 from tuner.schedule.product.vectors import VectorTile
 from tuner.schedule.tir import I, TirExpr, i64, tirx

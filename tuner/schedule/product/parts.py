@@ -21,7 +21,8 @@ from tuner.schedule.product.axes import HEIGHTS, MAX_BLOCK, MAX_VECTORS, TOTAL_B
 from tuner.schedule.product.context import Chunk, EmitContext
 from tuner.schedule.product.nest import Block, Nest
 from tuner.schedule.product.product import Place, Product, Result
-from tuner.schedule.product.readers import Each, PanelSource, RowReader
+from tuner.schedule.product.readers import RowReader
+from tuner.schedule.product.sources import Each, PanelSource
 from tuner.schedule.product.tile import Tile, Use, total_of
 from tuner.schedule.space import Axis
 from tuner.schedule.tir import I, TirExpr, i64, tirx

@@ -33,8 +33,9 @@ if TYPE_CHECKING:
     from tuner.schedule.loops.shares import Share
     from tuner.schedule.product.context import Chunk, EmitContext, Panel
     from tuner.schedule.product.estimate import Estimate
-    from tuner.schedule.product.readers import Extent, PackedRows, PackedSlice, PanelSource
+    from tuner.schedule.product.readers import PackedRows, PackedSlice
     from tuner.schedule.product.sizes import Sizes
+    from tuner.schedule.product.sources import Extent, PanelSource
 
 
 DTYPE = "float32"

@@ -98,7 +98,8 @@ class ProductRule(TirRule, Generic[Found]):
         """How a right operand [n, k] is packed ahead."""
         hardware = task.known_target.hardware
         atom = axes.atom_of(kernel, self.product(task.workload).atoms(hardware))
-        return PackLayout(axes.packed_vectors(kernel) * hardware.lanes(), atom.group, atom.offset, whole=atom.steps)
+        width, in_blocks = axes.packed_vectors(kernel) * hardware.lanes(), kernel.get("panel") == axes.IN_BLOCKS
+        return PackLayout(width, atom.group, atom.offset, whole=atom.steps, blocks=in_blocks)
 
     def layouts(self, task: SearchTask, kernel: MicroKernel) -> Mapping[str, Layout]:
         return self.product(task.workload).right.layouts(task.workload, self.panels(task, kernel))

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.schedule.loops.estimates import PAGE_BYTES, Floats, is_flushed
-from tuner.schedule.product.axes import BY_BLOCK, IN_PLACE, MAX_VECTORS, OF_VECTORS
+from tuner.schedule.product.axes import BY_BLOCK, IN_PLACE, MAX_VECTORS, WIDE
 from tuner.schedule.product.sizes import Sizes
 
 APART = 1.2
@@ -83,7 +83,7 @@ class Streams(Sizes):
         c, ahead = self.rates, self.of["ahead"]
         # Hardware prefetchers follow the several streams of narrow panels, and a steady one, as well as software
         # prefetches would.
-        several, near = (self.of["panel"] == OF_VECTORS) & (self.nv > 1), self.of["near"] > 0
+        several, near = (self.of["panel"] != WIDE) & (self.nv > 1), self.of["near"] > 0
         is_followed = several | self._is_steady
         unaided = np.where(near | is_followed, c.near_exposed, c.stream_exposed)
         # How many panels the tiles over one panel prefetch.
@@ -104,7 +104,7 @@ class Streams(Sizes):
         it. A core follows it as it follows several; not beside more than two rows where a row of it is one vector."""
         if not self._is_streamed:
             return np.zeros(self.passes.shape, np.bool_)
-        wide = (self.of["panel"] != OF_VECTORS) & ((self.nv > 1) | (np.minimum(self.m, self.mr) <= 2))
+        wide = (self.of["panel"] == WIDE) & ((self.nv > 1) | (np.minimum(self.m, self.mr) <= 2))
         return np.asarray(wide & (self.passes <= 1) & (self.of["pack"] == IN_PLACE) & ~self.by_dots)
 
     @property

@@ -143,6 +143,7 @@ class Tile(ABC):
             where(self.chunk.is_last, self._store)
             return
         is_same = not self.context.result.epilogue and self.total == self.context.result.dtype
+        is_same = is_same and self.columns.factors(self, i64(0)) is None
         where(None if is_same else self.chunk.is_last, self._store, self._store_partial)
 
     def _fetch_output(self) -> None:
@@ -170,6 +171,8 @@ class Tile(ABC):
     def _result(self, value: TirExpr, r: TirExpr, v: TirExpr) -> TirExpr:
         """What of a total goes to the output."""
         dtype, column = self.context.result.dtype, self.panel.column + v * i64(self.lanes)
+        factors = self.columns.factors(self, v)
+        value = value if factors is None else value * factors
         value = through_epilogue(self.context, value, self.row + r, column, self.panel.limit)
         return value if dtype == DTYPE else stored_as(bound(value), dtype)
 

@@ -21,7 +21,8 @@ The right operand is ``[k, n]`` or ``[n, k]``; all three may have a batch axis `
           the start; 0: it is read in place (if it lies [n, k], by vectors along k: ``nv`` are columns then).
           A constant operand is packed ahead of time, or, having few columns, read so in place: 3
 ``panel`` 2: a constant operand is packed in panels of one vector, whatever the tile: all kernels of a library read the
-          same; 1: in panels as wide as the tile, which come from memory as a single stream where each is read once
+          same; 1: in panels as wide as the tile, which come from memory as a single stream where each is read once;
+          3: in panels of one vector, in blocks, as x86_strassen reads them, too
 ``tb``    threads along the batch
 ``tn``    threads along n; ``threads / (tb * tn)`` along m
 ``group`` elements of k in one step, where there are instructions for several (tuner/schedule/product/atoms.py)
@@ -47,6 +48,7 @@ from tuner.schedule.product import axes as engine
 from tuner.schedule.product.atom import Atom
 from tuner.schedule.product.atoms import best_of_vectors
 from tuner.schedule.product.axes import AT_ONCE, BY_BLOCK, IN_PLACE
+from tuner.schedule.product.blocks import has_blocks
 from tuner.schedule.product.legal import check, check_turns
 from tuner.schedule.product.match.plain import Matrices, match
 from tuner.schedule.product.parts import split_axes
@@ -86,7 +88,7 @@ class Matmul(ProductRule[Matrices]):
             *engine.ragged_axes("n" in product.dynamic),
             Axis("pack", "panels are packed at each call", _packings(task, product)),
             *engine.thread_axes(task.threads, product.has_batch),
-            *engine.panel_axes(product.right.is_packed_ahead),
+            *engine.panel_axes(product.right.is_packed_ahead, in_blocks=has_blocks(product)),
             *engine.atom_axes(atoms, is_optional=not product.right.is_packed_ahead),
             *split_axes(task, product),
         )

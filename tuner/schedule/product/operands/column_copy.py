@@ -15,7 +15,8 @@ from tuner.schedule.loops.shares import Share, number_of
 from tuner.schedule.product.context import Chunk, EmitContext, Panel, Run
 from tuner.schedule.product.operands.gather import end_inside, lanes_inside, padded_read
 from tuner.schedule.product.operands.image import behind, runs_of
-from tuner.schedule.product.readers import PanelReader, PanelSource
+from tuner.schedule.product.readers import PanelReader
+from tuner.schedule.product.sources import PanelSource
 from tuner.schedule.product.tile import Tile
 from tuner.schedule.tir import I, TirExpr, i64, tirx
 from tuner.schedule.vector.arithmetic import bound, bound_unless_known, like

@@ -26,7 +26,8 @@ from tuner.schedule.product.operands.gather import MAX_STRIDE, gather_panel, gat
 from tuner.schedule.product.operands.image import image_rows
 from tuner.schedule.product.operands.words import words_of_panel, words_of_rows
 from tuner.schedule.product.product import Left, Place, Result, Right
-from tuner.schedule.product.readers import Extent, PackedRows, PackedSlice, PanelSource, RowReader
+from tuner.schedule.product.readers import PackedRows, PackedSlice, RowReader
+from tuner.schedule.product.sources import Extent, PanelSource
 from tuner.schedule.product.tile import rounded
 from tuner.schedule.tir import I, TirExpr, i64, tirx
 from tuner.schedule.vector.arithmetic import bound

@@ -15,7 +15,8 @@ from tuner.schedule.loops.estimates import Floats
 from tuner.schedule.product.context import Chunk, EmitContext, by_role
 from tuner.schedule.product.match.factors import Factors
 from tuner.schedule.product.product import Left, Place, Result, Right, ceil_div
-from tuner.schedule.product.readers import Extent, PackedRows, RowReader
+from tuner.schedule.product.readers import PackedRows, RowReader
+from tuner.schedule.product.sources import Extent
 from tuner.schedule.tir import I, TirExpr, i64, tirx
 from tuner.schedule.vector.arithmetic import bound
 from tuner.schedule.vector.dtypes import constant

@@ -14,7 +14,8 @@ from tuner.program.language.expr import Read
 from tuner.schedule.product.context import Chunk, EmitContext, by_role
 from tuner.schedule.product.match.factors import Factors
 from tuner.schedule.product.product import Left, Place, Result
-from tuner.schedule.product.readers import Extent, RowReader
+from tuner.schedule.product.readers import RowReader
+from tuner.schedule.product.sources import Extent
 from tuner.schedule.tir import TirExpr
 
 if TYPE_CHECKING:

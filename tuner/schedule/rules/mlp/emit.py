@@ -35,7 +35,7 @@ from tuner.schedule.product.matrices import with_totals
 from tuner.schedule.product.nest import Block, Nest
 from tuner.schedule.product.operands.matrix import MatrixColumns
 from tuner.schedule.product.product import ceil_div
-from tuner.schedule.product.readers import FromAhead, PackedAtCall
+from tuner.schedule.product.sources import FromAhead, PackedAtCall
 from tuner.schedule.space import MicroKernel
 from tuner.schedule.tir import I, TirExpr, i64, tirx
 from tuner.schedule.vector.arithmetic import bound
