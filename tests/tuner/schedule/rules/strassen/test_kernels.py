@@ -159,9 +159,7 @@ def test_pairs_of_vectors_are_read_from_blocks(nv: int) -> None:
     assert kernel.get("panel") != IN_BLOCKS
 
 
-@pytest.mark.parametrize(
-    "args", [{"k": 127, "n": 64}, {"k": 62, "n": 64}, {"k": 128, "n": "S"}, {"k": "S", "n": 64}]
-)
+@pytest.mark.parametrize("args", [{"k": 127, "n": 64}, {"k": 62, "n": 64}, {"k": 128, "n": "S"}, {"k": "S", "n": 64}])
 def test_other_products_are_left_to_others(args: dict[str, object]) -> None:
     workload = workload_from_json({"op": "dense", "args": {"m": "T", **args}})
     assert isinstance(RULE.match(workload, SERVER), NoMatch)
