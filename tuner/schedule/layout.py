@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from tuner.errors import InvalidInput, shown
 from tuner.program.language.dims import DimExpr, parse_dim
-from tuner.schedule.strassen import PARTS
+from tuner.schedule.strassen import SUMS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -86,11 +86,11 @@ class PackLayout:
     ``numbers``: what the matrix is of, where it is not the weight's own elements; one at most.
 
     ``blocks``: the matrix, float32 with an even number of steps, is packed in blocks of two by two and their sums for
-    Strassen's products. Two panels that are neighbours have the right matrix's columns of both halves, each step k one
-    of the upper half of its rows, or of the lower one. Packed is ``[ceil(rows / (2 * panel)), 9 * steps / 2 + 2,
-    panel]``: the parts ``strassen.PARTS`` of the columns divided by their factors, and the factors. These are powers of
-    two, by which the largest element of a column is 1 to 2; 0 for a column of zeros, and NaN for one with an element
-    that is no finite number, which is packed as zeros.
+    Strassen's products. Two panels that are neighbours have columns of both halves of the right matrix. Packed are, one
+    after the other: all panels of the columns divided by their factors; for each pair of panels ``strassen.SUMS`` of
+    its blocks, half as many steps each; and the factors. These are powers of two, by which the largest element of a
+    column is 1 to 2; 0 for a column of zeros, and NaN for one with an element that is no finite number, which is packed
+    as zeros.
     """
 
     panel: int
@@ -110,7 +110,8 @@ class PackLayout:
         """The shape of the packed form of a tensor of ``shape``."""
         batch, rows, steps = self.sizes_of(shape)
         if self.blocks:
-            return up(rows, 2 * self.panel), len(PARTS) * up(steps, 2) + 2, self.panel
+            # Of two columns: themselves, the sums of their blocks, and their factors.
+            return (self.panel * up(rows, 2 * self.panel) * (2 * steps + len(SUMS) * up(steps, 2) + 2),)
         words = up(up(steps, self.group), self.whole) * self.whole + int(bool(self.offset))
         if self.has_rows:
             # An odd number of cache lines apart.

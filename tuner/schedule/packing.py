@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from tuner.program.language.dims import parse_dim
 from tuner.schedule.layout import FILTERS, LINE_BYTES, CutLayout, Numbers, PackLayout
-from tuner.schedule.strassen import PARTS
+from tuner.schedule.strassen import SUMS
 
 
 def row_major(array: NDArray[Any]) -> NDArray[Any]:
@@ -80,30 +80,36 @@ def pack(layout: PackLayout, array: NDArray[Any]) -> NDArray[Any]:
 
 def _in_blocks(layout: PackLayout, matrix: NDArray[Any]) -> NDArray[Any]:
     """``matrix`` [rows, steps] of float32, whose rows are the columns of a right operand."""
-    packed, width = np.empty(layout.packed_shape(matrix.shape), matrix.dtype), 2 * layout.panel
+    packed, (rows, steps), panel = np.empty(layout.packed_shape(matrix.shape), matrix.dtype), matrix.shape, layout.panel
+    pairs = -(-rows // (2 * panel))
+    ends = np.cumsum([2 * pairs * steps * panel, len(SUMS) * pairs * (steps // 2) * panel])
+    columns, sums, factors = (part.reshape(pairs, -1, panel) for part in np.split(packed, ends))
     # Pair after pair: in float64 all of a large weight would take far more memory than the weight.
-    for pair, own in enumerate(packed):
-        own[...] = _pair_in_blocks(matrix[pair * width : (pair + 1) * width], layout.panel)
+    for pair in range(pairs):
+        own = matrix[2 * pair * panel :][: 2 * panel]
+        factors[pair].reshape(-1)[...], scaled = _scaled(own, 2 * panel)
+        # By halves of the columns and of the steps, each step with its columns.
+        blocks = scaled.reshape(2, panel, 2, steps // 2).transpose(0, 2, 3, 1)
+        columns[pair] = blocks.reshape(-1, panel)
+        # In the order 11, 12, 21, 22.
+        sums[pair] = np.tensordot(np.array(SUMS), blocks.swapaxes(0, 1).reshape(len(SUMS[0]), -1, panel), 1).reshape(
+            -1, panel
+        )
     return packed
 
 
-def _pair_in_blocks(matrix: NDArray[Any], panel: int) -> NDArray[np.float64]:
-    """[parts and factors, panel] of the columns of two neighbouring panels, or of fewer."""
-    rows, steps = matrix.shape
-    largest = np.abs(matrix).max(axis=1)
+def _scaled(columns: NDArray[Any], width: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The factors of so many columns (rows here), zeros behind the last one, and the columns divided by them."""
+    largest = np.abs(columns).max(axis=1)
     is_finite = np.isfinite(largest)
     # The mantissa of frexp is 0.5 to 1.
     exponents = np.where(is_finite, np.frexp(largest)[1] - 1, 0).clip(-126, 126)
-    factors, scaled = np.zeros((2, panel)), np.zeros((2, panel, 2, steps // 2))
-    own = np.where(largest == 0.0, 0.0, np.ldexp(1.0, exponents))
-    factors.reshape(-1)[:rows] = np.where(is_finite, own, np.nan)
+    factors, scaled = np.zeros(width), np.zeros((width, columns.shape[1]))
+    factors[: len(columns)] = np.where(is_finite, np.where(largest == 0.0, 0.0, np.ldexp(1.0, exponents)), np.nan)
     # Zeros of a column that has no factor: others are not to be added to what is no number.
-    numbers = np.where(is_finite[:, None], matrix, 0).astype(np.float64)
-    scaled.reshape(-1, steps)[:rows] = np.ldexp(numbers, -exponents[:, None])
-    # [lower or not, right or not], a step, a column.
-    blocks = scaled.transpose(2, 0, 3, 1).reshape(len(PARTS[0]), -1)
-    parts = np.array(PARTS, np.float64) @ blocks
-    return np.concatenate([parts.reshape(-1, panel), factors])
+    numbers = np.where(is_finite[:, None], columns, 0).astype(np.float64)
+    scaled[: len(columns)] = np.ldexp(numbers, -exponents[:, None])
+    return factors, scaled
 
 
 def _head(layout: PackLayout, rows: NDArray[Any]) -> NDArray[Any]:

@@ -19,12 +19,9 @@ RIGHTS: tuple[Blocks, ...] = (
 RESULTS = ((-1, 1, 0, 1, 0, 1, 0), (1, 0, 1, 0, 0, 0, 0), (0, 0, 0, 1, 0, 0, 1), (0, 1, 1, 0, 1, 0, -1))
 PRODUCTS = len(LEFTS)
 
-PARTS: tuple[Blocks, ...] = ((0, 1, 0, 0), *RIGHTS, (0, 0, 1, 0))
-"""What is packed of a right matrix, in this order: block 12 right before 22, and 21 right behind 11, so that the
-columns of either half are read whole, too, one step of k after the other."""
-FIRST_PRODUCT = 1
-"""The part that product 0 reads."""
-FIRST_OF_HALF = (PRODUCTS, 0)
-"""The part with which the columns of the left and of the right half begin."""
-FACTORS = len(PARTS)
-"""The part behind the last one: a row for each half with factors of columns."""
+SUMS = RIGHTS[1:-1]
+"""Of the right matrix's blocks: the first product is of its block 22 alone, and the last one of block 11."""
+FIRST_OF, LAST_OF = 3, 0
+"""These two, in the order of a pair's blocks in memory: 11, 21, 12, 22, so that columns are whole."""
+PURE = 4
+"""Blocks of a pair of panels, beside which there are sums."""

@@ -245,24 +245,25 @@ def test_blocks_are_sums_of_columns_that_are_divided_by_their_factors(n: int, ha
     weight = np.ldexp(rng.standard_normal((n, 2 * half)), rng.integers(-60, 60, (n, 1))).astype(np.float32)
     weight[rng.integers(n)] = 0
     layout = PackLayout(panel, blocks=True)
-    packed = layout.pack(weight)
-    assert packed.shape == layout.packed_shape(weight.shape)
+    packed, pairs = layout.pack(weight), -(-n // (2 * panel))
+    assert packed.shape == layout.packed_shape(weight.shape) == (pairs * panel * (9 * half + 2),)
     assert packed.dtype == np.float32
-    for column in range(2 * panel * packed.shape[0]):
-        pair, at = divmod(column, 2 * panel)
-        side, lane = divmod(at, panel)
-        factor, whole = packed[pair, 9 * half + side, lane], packed[pair, :, lane]
-        first = strassen.FIRST_OF_HALF[side] * half
+    whole = packed[: 4 * pairs * half * panel].reshape(2 * pairs, 2 * half, panel)
+    factors = packed[9 * pairs * half * panel :].reshape(2 * pairs, panel)
+    sums = packed[4 * pairs * half * panel :][: 5 * pairs * half * panel].reshape(pairs, 5, half, panel)
+    for column in range(2 * panel * pairs):
         own = weight[column] if column < n else np.zeros(2 * half, np.float32)
-        assert (whole[first : first + 2 * half] * factor == own).all()
-        assert (factor == 0) == (not own.any())
-        if factor:
-            assert 1 <= np.abs(own / factor).max() < 2
-        b12, b22, b11, b21 = (whole[at * half : (at + 1) * half].astype(np.float64) for at in (0, 1, 7, 8))
-        for number, signs in enumerate(strassen.RIGHTS):
-            total = sum(sign * block for sign, block in zip(signs, (b11, b12, b21, b22), strict=True))
-            at = (strassen.FIRST_PRODUCT + number) * half
-            assert (whole[at : at + half] == np.float32(total)).all()
+        index, lane = divmod(column, panel)
+        assert (whole[index, :, lane] * factors[index, lane] == own).all()
+        assert (factors[index, lane] == 0) == (not own.any())
+        if own.any():
+            assert 1 <= np.abs(own / factors[index, lane]).max() < 2
+    for pair in range(pairs):
+        left, right = (whole[2 * pair + side].astype(np.float64) for side in range(2))
+        blocks = left[:half], right[:half], left[half:], right[half:]
+        for number, signs in enumerate(strassen.RIGHTS[1:6]):
+            total = sum(sign * block for sign, block in zip(signs, blocks, strict=True))
+            assert (sums[pair, number] == np.float32(total)).all()
     assert layout_from_json(json.loads(json.dumps(layout.to_json()))) == layout
 
 
@@ -270,8 +271,8 @@ def test_columns_that_are_no_numbers_are_zeros_with_a_factor_that_is_none() -> N
     weight = np.ones((3, 4), np.float32)
     weight[1, 2] = np.inf
     packed = PackLayout(2, blocks=True).pack(weight)
-    assert (packed[0, 14:18] == [1, 0]).all()
-    assert np.array_equal(packed[0, 18:], np.array([[1, np.nan], [1, 0]]), equal_nan=True)
+    assert (packed[:8].reshape(4, 2) == [1, 0]).all()
+    assert np.array_equal(packed[-4:], np.array([1, np.nan, 1, 0]), equal_nan=True)
 
 
 @pytest.mark.parametrize(("group", "offset"), [(2, 0), (4, 0), (4, 128)])

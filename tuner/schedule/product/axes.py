@@ -185,8 +185,8 @@ def canonicalised(
 
 
 def reads_blocks(values: Mapping[str, int], product: Product) -> bool:
-    """Whether a kernel can read panels that are packed in blocks: pairs of vectors, whole sums."""
-    return values["nv"] % 2 == 0 and values["pack"] != product.pack_of_dots and parts_of_k(values) == 1
+    """Whether a kernel can read panels that are packed in blocks: columns one step after the other, whole sums."""
+    return values["pack"] != product.pack_of_dots and parts_of_k(values) == 1
 
 
 def canonical_panel(is_wide: bool) -> int:

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tuner.schedule.product.readers import PackedAhead
-from tuner.schedule.strassen import FACTORS, FIRST_OF_HALF
+from tuner.schedule.strassen import FIRST_OF, LAST_OF, PRODUCTS, PURE, SUMS
 from tuner.schedule.tir import TirExpr, i64, tirx
+from tuner.schedule.vector.memory import part_of
 
 if TYPE_CHECKING:
     from tuner.schedule.product.product import Product
@@ -28,21 +29,42 @@ def has_blocks(product: Product) -> bool:
 
 
 @dataclass(frozen=True)
-class InBlocks(PackedAhead):
-    """Panels of a vector that were packed in blocks (PackLayout.blocks), from an even one on: those of ``index`` in
-    ``buffer`` are a pair."""
+class InBlocks:
+    """What is packed of a constant (PackLayout.blocks): ``columns`` [panels, k, panel]; ``blocks``, of half as many
+    steps each: those of the columns, and behind them sums; ``factors`` [panels, panel]. ``pairs`` of panels."""
 
-    def place(self, v: int, width: int) -> tuple[TirExpr, int]:
-        return self.index + i64(v // 2) if v > 1 else self.index, 0
+    columns: TirExpr
+    blocks: TirExpr
+    factors: TirExpr
+    pairs: int
 
-    def row_of(self, row: TirExpr, v: int) -> TirExpr:
-        return row + i64(FIRST_OF_HALF[v % 2] * self._steps)
+    def of_product(self, pair: TirExpr, product: TirExpr) -> tuple[TirExpr, TirExpr]:
+        """The block that a product reads of a pair of panels, and how far that of the next pair is."""
+        is_first, is_last = tirx.EQ(product, i64(0)), tirx.EQ(product, i64(PRODUCTS - 1))
+        apart = tirx.Select(tirx.Or(is_first, is_last), i64(PURE), i64(len(SUMS)))
+        first = tirx.Select(
+            is_first, i64(FIRST_OF), tirx.Select(is_last, i64(LAST_OF), i64(PURE * self.pairs - 1) + product)
+        )
+        return first + pair * apart, apart
+
+
+def in_blocks(buffer: TirExpr, columns: int, steps: int, lanes: int) -> InBlocks:
+    """The parts of ``buffer``, a constant of so many columns and steps, in panels of a vector."""
+    pairs, half = -(-columns // (2 * lanes)), steps // 2
+    blocks = (PURE + len(SUMS)) * pairs
+    return InBlocks(
+        part_of(buffer, 0, (2 * pairs, steps, lanes)),
+        part_of(buffer, 0, (blocks, half, lanes)),
+        part_of(buffer, blocks * half * lanes, (2 * pairs, lanes)),
+        pairs,
+    )
+
+
+@dataclass(frozen=True)
+class ScaledPanel(PackedAhead):
+    """A panel whose columns were divided by ``of_columns`` [panels, panel]."""
+
+    of_columns: TirExpr = None
 
     def factors(self, tile: Tile, v: TirExpr) -> TirExpr:
-        index, half = self.index + tirx.floordiv(v, i64(2)), tirx.floormod(v, i64(2))
-        return self.buffer[(index, i64(FACTORS * self._steps) + half, tile.vectors.ramp(i64(0)))]
-
-    @property
-    def _steps(self) -> int:
-        """Of a block."""
-        return int(self.buffer.shape[1]) // FACTORS
+        return self.of_columns[self.index + v, tile.vectors.ramp(i64(0))]

@@ -125,14 +125,10 @@ class PackedSlice(PanelReader):
         panels, vectors = divmod(v, self.vectors)
         return self.index + i64(panels) if panels else self.index, vectors * width
 
-    def row_of(self, row: TirExpr, v: int) -> TirExpr:
-        """Where vector ``v`` of a row lies in its panel."""
-        return row
-
     def load(self, words: Words, row: TirExpr, v: int) -> TirExpr:
         """Vector ``v`` of a row."""
         index, first = self.place(v, words.width)
-        return self.buffer[(index, self.row_of(row, v), tirx.Ramp(i64(first), i64(1), words.width))]
+        return self.buffer[(index, row, tirx.Ramp(i64(first), i64(1), words.width))]
 
     def store(self, value: TirExpr, row: TirExpr, v: TirExpr) -> None:
         """``value`` as vector ``v`` of a row."""
@@ -161,7 +157,7 @@ class PackedSlice(PanelReader):
         for v in range(tile.panel.vectors):
             index, first = self.place(v, tile.words.width)
             index = index + i64(panels * (tile.kernel["nv"] // self.vectors)) if panels else index
-            prefetch(self.buffer, (index, self.row_of(self._row(tile, step), v), i64(first)), locality=locality)
+            prefetch(self.buffer, (index, self._row(tile, step), i64(first)), locality=locality)
 
     def _row(self, tile: Tile, step: TirExpr) -> TirExpr:
         return tile.chunk.first - self.first + step + i64(tile.words.compensation)

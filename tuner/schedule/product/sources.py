@@ -19,7 +19,7 @@ from tuner.schedule.product.axes import (
     ROWS_PACKED,
     packed_vectors,
 )
-from tuner.schedule.product.blocks import InBlocks
+from tuner.schedule.product.blocks import InBlocks, ScaledPanel, in_blocks
 from tuner.schedule.product.readers import PackedAhead, PackedRows, PackedSlice, PanelReader, RowReader
 from tuner.schedule.tir import I, TirExpr, i64
 from tuner.schedule.vector.dtypes import constant
@@ -102,12 +102,21 @@ class FromAhead(PanelSource):
 
     def placed(self, panel: Panel, chunk: Chunk) -> Panel:
         right, context = self.context.right, self.context
-        if context.kernel.get("panel") == IN_BLOCKS:
-            index = panel.index * i64(context.kernel["nv"] // 2)
-            return replace(panel, reader=InBlocks(right.packed(context), index, i64(0), 2))
         vectors = packed_vectors(context.kernel)
         index = panel.index * i64(context.kernel["nv"] // vectors) + right.first_panel(context)
         return replace(panel, reader=PackedAhead(right.packed(context), index, i64(0), vectors))
+
+
+@dataclass
+class FromBlocks(PanelSource):
+    """All is packed in blocks, before all calls."""
+
+    packed: InBlocks
+
+    def placed(self, panel: Panel, chunk: Chunk) -> Panel:
+        index = panel.index * i64(self.context.kernel["nv"])
+        reader = ScaledPanel(self.packed.columns, index, i64(0), 1, of_columns=self.packed.factors)
+        return replace(panel, reader=reader)
 
 
 @dataclass
@@ -148,7 +157,10 @@ class PackedAtCall(PanelSource):
 def panel_source(context: EmitContext, panels: Share, longest: TirExpr) -> Iterator[PanelSource]:
     """Where the kernel of ``context`` takes the panels of a share from; ``longest``: steps of its longest chunk."""
     right, pack = context.right, context.kernel["pack"]
-    if right.is_packed_ahead:
+    if context.kernel.get("panel") == IN_BLOCKS:
+        n, depth = int(context.extent["n"]), context.product.depth or 0
+        yield FromBlocks(context, in_blocks(right.packed(context), n, depth, context.vectors.lanes))
+    elif right.is_packed_ahead:
         yield FromAhead(context)
     elif pack == IN_PLACE:
         yield PanelSource(context)

@@ -50,7 +50,8 @@ from tuner.schedule.tir import i64
 AXES = ("mr", "nv", "mb", "ku", "near", "ahead")
 FORWARD, BACKWARD = 4.0, 4.5
 """Cycles of a vector of the left operand that is scaled and added up, and of one of results: on one core of an AMD EPYC
-(Zen 4), where theory's times of both rules are then as far from measured ones, for eight products of 128 to 3136 rows."""
+(Zen 4), where theory's times of both rules are then as far from measured ones, for eight products of 128 to 3136
+rows."""
 
 
 class Strassen(TirRule):

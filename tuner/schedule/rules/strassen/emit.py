@@ -14,35 +14,34 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from tuner.schedule.loops.shares import Share, on_threads, share_of
+from tuner.schedule.product.blocks import in_blocks
 from tuner.schedule.product.context import EmitContext, Panel
 from tuner.schedule.product.nest import Block, Nest
 from tuner.schedule.product.readers import PackedAhead, RowReader
 from tuner.schedule.product.tile import Tile, through_epilogue
 from tuner.schedule.rules.strassen.pattern import Parts, Products, SumsOfBlocks
-from tuner.schedule.strassen import FACTORS, FIRST_PRODUCT, LEFTS, PRODUCTS, RESULTS
+from tuner.schedule.rules.strassen.sums import Factors, factors_of, magnitude, signed_sum
+from tuner.schedule.strassen import LEFTS, PRODUCTS, RESULTS
 from tuner.schedule.tir import I, TirExpr, i64, tirx
 from tuner.schedule.vector.arithmetic import bound, bound_unless_known
-from tuner.schedule.vector.dtypes import constant, vector_type
+from tuner.schedule.vector.dtypes import constant
 from tuner.schedule.vector.memory import workspace
-
-EXPONENT = 23
-"""The place of the exponent in the bits of a float32."""
-LEAST, LARGEST, INFINITE = 1, 253, 255
-"""Exponents of factors, and that of what is no finite number."""
-ALL_BUT_SIGN, NAN = 0x7FFFFFFF, 0x7FC00000
 
 
 @dataclass(frozen=True)
-class PartPanel(PackedAhead):
-    """The panel of a part, from row ``-first`` of the packed panels on. Tiles prefetch what the next product reads: the
-    next part, or of the next panel that of the first product."""
+class BlockPanel(PackedAhead):
+    """The blocks of a product, of neighbouring pairs of panels ``apart``. Tiles prefetch ``following``: those of the
+    next product, or of the next panel's first one."""
 
-    ahead: tuple[TirExpr, TirExpr] = (None, None)
+    apart: TirExpr = None
+    following: BlockPanel | None = None
+
+    def place(self, v: int, width: int) -> tuple[TirExpr, int]:
+        return self.index + i64(v) * self.apart if v else self.index, 0
 
     def prefetch_next(self, tile: Tile, position: TirExpr) -> None:
-        if tile.kernel["ahead"]:
-            index, first = self.ahead
-            PackedAhead(self.buffer, index, first, self.vectors)._prefetch(tile, 0, position)
+        if tile.kernel["ahead"] and self.following is not None:
+            self.following._prefetch(tile, 0, position)
 
 
 def write(context: EmitContext, products: EmitContext, parts: Parts) -> None:
@@ -71,7 +70,7 @@ class _Writer:
         self.height = context.kernel["mb"] * self.mr
         # Sums, and products, of a block an odd number of rows apart, and rows an odd number of cache lines.
         self.apart = self.height | 1
-        self.packed = context.right.packed(context)
+        self.packed = in_blocks(context.right.packed(context), parts.columns, 2 * parts.steps, self.lanes)
 
     def share(self, rows: Share, panels: Share) -> None:
         """Blocks of about as many rows each."""
@@ -105,7 +104,7 @@ class _Writer:
             # Without a row below, the last one is added to itself, and not written again.
             below = bound(tirx.min(self.upper + row, self.upper + self.lower - i64(1)))
             halves = [self.begin + row, self.begin + below]
-            scales = [self._scaled(at, self.factors, row + i64(side * self.height)) for side, at in enumerate(halves)]
+            scales = [self._scaled(at, row + i64(side * self.height)) for side, at in enumerate(halves)]
             with I.serial(i64(0), i64(-(-self.steps // self.lanes))) as step:
                 # Behind a half that is no whole vectors are elements of the other one, which no product reads.
                 blocks = [
@@ -115,35 +114,28 @@ class _Writer:
                 ]
                 for product, signs in enumerate(LEFTS):
                     place = [i64(product * self.apart) + row, self.vectors.ramp(step * i64(self.lanes))]
-                    I.buffer_store(self.sums, _signed_sum(signs, blocks), place)
+                    I.buffer_store(self.sums, signed_sum(signs, blocks), place)
 
     def _vector(self, row: TirExpr, step: TirExpr) -> TirExpr:
         buffer, place = self.context.left.row(self.context, row)
         limit = i64(2 * self.steps) if self.steps % self.lanes else None
         return self.vectors.load(buffer, place, step, limit)
 
-    def _scaled(self, row: TirExpr, factors: TirExpr, place: TirExpr) -> tuple[TirExpr, TirExpr]:
-        """Stores the factor of a row, and gives its inverse, and whether its elements are numbers."""
+    def _scaled(self, row: TirExpr, place: TirExpr) -> Factors:
+        """Stores the factor of a row."""
         largest, every = I.alloc_buffer((self.lanes,), "int32"), self.vectors.ramp(0)
-        signless = constant(ALL_BUT_SIGN, "int32", self.lanes)
         I.buffer_store(largest, constant(0, "int32", self.lanes), [every])
         with I.serial(i64(0), i64(-(-2 * self.steps // self.lanes))) as step:
-            bits = tirx.reinterpret(vector_type("int32", self.lanes), self._vector(row, step * i64(self.lanes)))
-            I.buffer_store(largest, tirx.max(largest[every], bound(bits & signless)), [every])
-        most = bound(self.vectors.across(largest[every], tirx.max))
-        exponent = bound(tirx.shift_right(most, _int32(EXPONENT)))
-        own = bound(tirx.max(tirx.min(exponent, _int32(LARGEST)), _int32(LEAST)))
-        factor = tirx.Select(tirx.EQ(most, _int32(0)), _int32(0), tirx.shift_left(own, _int32(EXPONENT)))
-        factor = tirx.Select(tirx.EQ(exponent, _int32(INFINITE)), _int32(NAN), factor)
-        I.buffer_store(factors, tirx.reinterpret("float32", bound(factor)), [place])
-        inverse = tirx.shift_left(_int32(LEAST + LARGEST) - own, _int32(EXPONENT))
-        return bound(tirx.reinterpret("float32", bound(inverse))), bound(exponent < _int32(INFINITE))
+            bits = magnitude(self._vector(row, step * i64(self.lanes)))
+            I.buffer_store(largest, tirx.max(largest[every], bits), [every])
+        factors = factors_of(bound(self.vectors.across(largest[every], tirx.max)), 1)
+        I.buffer_store(self.factors, factors.value, [place])
+        return factors
 
-    def _scaled_vector(self, row: TirExpr, scale: tuple[TirExpr, TirExpr], step: TirExpr) -> TirExpr:
+    def _scaled_vector(self, row: TirExpr, factors: Factors, step: TirExpr) -> TirExpr:
         """Zeros of a row that has no factor: others are not to be added to what is no number."""
-        inverse, is_finite = scale
-        value = self._vector(row, step) * tirx.Broadcast(inverse, self.lanes)
-        return tirx.Select(tirx.Broadcast(is_finite, self.lanes), value, self.vectors.zero())
+        value = self._vector(row, step) * tirx.Broadcast(factors.inverse, self.lanes)
+        return tirx.Select(tirx.Broadcast(factors.is_finite, self.lanes), value, self.vectors.zero())
 
     # -- products -------------------------------------------------------------------------------------------------
     def _over(self, panels: Share) -> None:
@@ -159,10 +151,11 @@ class _Writer:
         pair = bound_unless_known(index * i64(self.nv))
         with I.serial(i64(0), i64(PRODUCTS)) as product:
             first, is_last = bound(product * i64(self.apart)), tirx.EQ(product, i64(PRODUCTS - 1))
-            row = bound((product + i64(FIRST_PRODUCT)) * i64(self.steps))
-            following = bound(tirx.Select(is_last, i64(FIRST_PRODUCT * self.steps), row + i64(self.steps)))
-            next_pair = bound(tirx.Select(is_last, pair + i64(self.nv), pair))
-            reader = PartPanel(self.packed, pair, i64(0) - row, 1, (next_pair, i64(0) - following))
+            following = (
+                bound(tirx.Select(is_last, pair + i64(self.nv), pair)),
+                bound(tirx.Select(is_last, i64(0), product + i64(1))),
+            )
+            reader = replace(self._blocks(pair, product), following=self._blocks(*following))
             context = replace(
                 self.products,
                 extent={**self.products.extent, "m": self.upper},
@@ -177,6 +170,10 @@ class _Writer:
 
             nest.write_tiles(strip, nest.whole, RowReader(), Block(i64(0), tiles, tirx.IntImm("bool", 1)))
         self._add_products(pair, width)
+
+    def _blocks(self, pair: TirExpr, product: TirExpr) -> BlockPanel:
+        index, apart = self.packed.of_product(pair, product)
+        return BlockPanel(self.packed.blocks, bound(index), i64(0), 1, apart=bound(apart))
 
     # -- results --------------------------------------------------------------------------------------------------
     def _add_products(self, pair: TirExpr, width: int) -> None:
@@ -198,22 +195,9 @@ class _Writer:
         limit = i64(columns) if columns % (2 * self.lanes) else None
         output = bound(self.begin + row + (self.upper if side else i64(0)))
         for half in range(2):
-            factors = self.packed[pair, i64(FACTORS * self.steps + half), self.vectors.ramp(i64(0))]
-            value = _signed_sum(RESULTS[2 * side + half], products) * (of_row * factors)
+            factors = self.packed.factors[pair * i64(2) + i64(half), self.vectors.ramp(i64(0))]
+            value = signed_sum(RESULTS[2 * side + half], products) * (of_row * factors)
             column = bound((pair * i64(2) + i64(half)) * i64(self.lanes))
             value = through_epilogue(context, bound(value), output, column, limit)
             buffer, place = context.result.row(context, output)
             self.vectors.store(buffer, value, place, column, limit)
-
-
-def _signed_sum(signs: Sequence[int], values: Sequence[TirExpr]) -> TirExpr:
-    """Terms in order, a positive one first."""
-    terms = sorted((term for term in zip(signs, values, strict=True) if term[0]), key=lambda term: term[0] < 0)
-    (_, total), *others = terms
-    for sign, value in others:
-        total = bound(total + value if sign > 0 else total - value)
-    return total
-
-
-def _int32(value: int) -> TirExpr:
-    return tirx.IntImm("int32", value)
