@@ -83,11 +83,10 @@ class _Writer:
             workspace((i64(2 * self.height),)) as self.factors,
             I.serial(i64(0), blocks) as block,
         ):
-            begin, end = (
-                bound_unless_known(first + tirx.truncdiv(total * at, tirx.max(blocks, i64(1))))
-                for at in (block, block + i64(1))
-            )
             # Bindings and not stack slots, of which TVM removes some that are still read.
+            begin, end = (
+                I.Bind(first + tirx.truncdiv(total * at, tirx.max(blocks, i64(1)))) for at in (block, block + i64(1))
+            )
             self.begin, self.upper = begin, I.Bind(tirx.truncdiv(end - begin + i64(1), i64(2)))
             self.lower = I.Bind(end - begin - self.upper)
             self._add_rows()
@@ -181,15 +180,12 @@ class _Writer:
         with I.serial(i64(0), self.upper) as row, I.serial(i64(0), i64(width)) as v:
             at = self.vectors.ramp(v * i64(self.lanes))
             products = [bound(self.buffer[i64(number * self.apart) + row, at]) for number in range(PRODUCTS)]
-            for side in range(2):
-                if side == 0:
-                    self._write(side, row, pair + v, products)
-                else:
-                    with I.If(row < self.lower), I.Then():
-                        self._write(side, row, pair + v, products)
+            self._write(0, row, pair + v, products)
+            with I.If(row < self.lower), I.Then():
+                self._write(1, row, pair + v, products)
 
     def _write(self, side: int, row: TirExpr, pair: TirExpr, products: Sequence[TirExpr]) -> None:
-        """Both halves of a row's columns."""
+        """Both halves of the columns, of a row of the upper half or, ``side`` 1, of the lower one."""
         context, columns = self.context, self.parts.columns
         of_row = tirx.Broadcast(self.factors[row + i64(side * self.height)], self.lanes)
         limit = i64(columns) if columns % (2 * self.lanes) else None

@@ -39,7 +39,7 @@ class SumsOfBlocks(Left):
 
 @dataclass(frozen=True)
 class PackedParts(Right):
-    """The parts of the right operand (strassen.PARTS)."""
+    """The blocks of the right operand and their sums (blocks.InBlocks)."""
 
     dtype: str = DTYPE
     is_packed_ahead = True
