@@ -59,7 +59,7 @@ COLUMNS = "top[n] = max(m) x[m, n]\nout[m, n] = exp(x[m, n] - top[n])"
 
 SAMPLES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "x86_strassen": {
-        "dense": _op("dense", m="T", n=33, k=70),
+        "dense": _op("dense", m="T", n=33, k=102),
         "dense-epilogue": _op("dense", epilogue=("bias", "gelu", "add"), m="T", n=72, k=160),
         "dense-two-rows": _program(
             "z[m, n] = sum(k) x[m, k] * w[n, k]\nout[m, n] = z[m, n] * c[m]", constant=["w"],
