@@ -31,6 +31,9 @@ def packs(layout: Layout, tensor: Tensor, parameter: str, text: Text) -> str:
     """The statements that pack ``parameter``, which has the elements of a constant, into ``packed``."""
     if isinstance(layout, PackLayout) and layout.filter:
         return f"  sw_filter(&(const sw_taps){_taps(layout, text)}, {parameter}, packed);"
+    if isinstance(layout, PackLayout) and layout.blocks:
+        rows, steps = map(text, tensor.dims)
+        return f"  sw_blocks({parameter}, packed, {rows}, {steps}, {layout.panel});"
     if isinstance(layout, PackLayout) and layout.numbers:
         (numbers,) = layout.numbers
         dims = tuple(map(DimExpr.of, (numbers.rows, -(-numbers.steps // numbers.joined))))

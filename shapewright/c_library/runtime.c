@@ -322,3 +322,43 @@ static void sw_filter(const sw_taps *how, const float *from, float *to) {
       }
 }
 #endif
+
+#if SW_BLOCKS
+// What the blocks 11, 12, 21 and 22 of a right operand are multiplied by before they are added.
+static const int sw_sums[][4] = SW_SUMS;
+
+static uint32_t sw_bits(float value) { uint32_t bits; memcpy(&bits, &value, sizeof bits); return bits; }
+static float sw_float(uint32_t bits) { float value; memcpy(&value, &bits, sizeof value); return value; }
+
+// Panels of the columns of a right operand, which are the rows of `from`, divided by their factors; sums of their blocks
+// for each pair of panels; and the factors: powers of two near the largest element, 0 of zeros, NaN of what is no number.
+static void sw_blocks(const float *from, float *to, int64_t rows, int64_t steps, int64_t panel) {
+  const int64_t pairs = (rows + 2 * panel - 1) / (2 * panel), half = steps / 2;
+  const int64_t count = sizeof sw_sums / sizeof *sw_sums;
+  float *sums = to + 2 * pairs * steps * panel, *factors = sums + count * pairs * half * panel;
+  for (int64_t c = 0; c < 2 * pairs * panel; c++) {
+    const float *own = from + c * steps;
+    uint32_t most = 0;
+    for (int64_t k = 0; c < rows && k < steps; k++) {
+      const uint32_t bits = sw_bits(own[k]) & 0x7FFFFFFF;
+      if (bits > most) most = bits;
+    }
+    const uint32_t field = most >> 23, exponent = field < 1 ? 1 : field > 253 ? 253 : field;
+    const int is_finite = field < 255;
+    factors[c] = sw_float(!is_finite ? 0x7FC00000 : most ? exponent << 23 : 0);
+    for (int64_t k = 0; k < steps; k++)
+      to[(c / panel * steps + k) * panel + c % panel] =
+        c < rows && is_finite ? own[k] * sw_float((254 - exponent) << 23) : 0;
+  }
+  for (int64_t pair = 0; pair < pairs; pair++) {
+    const float *left = to + 2 * pair * steps * panel, *right = left + steps * panel;
+    for (int64_t number = 0; number < count; number++)
+      for (int64_t at = 0; at < half * panel; at++) {
+        const float blocks[] = {left[at], right[at], left[half * panel + at], right[half * panel + at]};
+        double sum = 0;
+        for (int64_t block = 0; block < 4; block++) sum += sw_sums[number][block] * (double)blocks[block];
+        sums[(pair * count + number) * half * panel + at] = (float)sum;
+      }
+  }
+}
+#endif

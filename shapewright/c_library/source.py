@@ -20,6 +20,7 @@ from tuner.program.language.workload import JsonObject, Tensor, Workload
 from tuner.program.target import tiles
 from tuner.program.target.cpu import FROM_LINUX
 from tuner.schedule.layout import Layout, PackLayout
+from tuner.schedule.strassen import SUMS
 
 NAME = re.compile("[a-z_][a-z0-9_]{0,63}", re.IGNORECASE)
 C_TYPES = {
@@ -172,11 +173,16 @@ class CSource:
     def _packed(self) -> list[Tensor]:
         return [each for each in self.workload.inputs if each.name in self.layouts]
 
-    def _packers(self) -> dict[str, int]:
+    def _packers(self) -> dict[str, int | str]:
         """The functions of the runtime that pack constants, as macros."""
         layouts = [self.layouts[each.name] for each in self._packed]
-        filters = [isinstance(layout, PackLayout) and bool(layout.filter) for layout in layouts]
-        return {"SW_PACKS": int(not all(filters)), "SW_FILTERS": int(any(filters))}
+        panels = [layout for layout in layouts if isinstance(layout, PackLayout)]
+        filters, blocks = sum(bool(each.filter) for each in panels), sum(each.blocks for each in panels)
+        sums = ", ".join(f"{{{', '.join(map(str, signs))}}}" for signs in SUMS)
+        return {
+            "SW_PACKS": int(len(layouts) > filters + blocks), "SW_FILTERS": int(filters > 0),
+            "SW_BLOCKS": int(blocks > 0), "SW_SUMS": f"{{{sums}}}",
+        }  # fmt: skip
 
     # -- the source -------------------------------------------------------------------------------------------------
     def source(self, kernels: bytes) -> str:

@@ -120,6 +120,19 @@ def test_taps_are_packed_for_tiles_of_four_by_four_outputs(tmp_path: Path) -> No
     _check_function(searched, CLibrary(files, tmp_path / "c"))
 
 
+@pytest.mark.parametrize("value", [0.0, 1e-42, np.inf])
+def test_blocks_are_packed_as_in_python(value: float, tmp_path: Path) -> None:
+    searched = task("dense", {"m": T, "n": 75, "k": 98})
+    library = CLibrary(files_of(searched, "x86_strassen"), tmp_path / "c")
+    _check_function(searched, library)
+    weight = np.random.default_rng(0).standard_normal((75, 98)).astype(np.float32)
+    weight[3] *= 1e30
+    weight[7:9] = value
+    (tensor,) = (each for each in searched.workload.inputs if each.constant)
+    packed = library.packed(tensor, weight, {})
+    assert np.array_equal(packed, library.texts.layouts[tensor.name].pack(weight), equal_nan=True)
+
+
 def test_it_says_that_tiles_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own = native()
     if own.hardware.vector_bytes != 64:
