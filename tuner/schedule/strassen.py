@@ -21,7 +21,7 @@ PRODUCTS = len(LEFTS)
 
 SUMS = RIGHTS[1:-1]
 """Of the right matrix's blocks: the first product is of its block 22 alone, and the last one of block 11."""
-FIRST_OF, LAST_OF = 3, 0
+FIRST_BLOCK, LAST_BLOCK = 3, 0
 """These two, in the order of a pair's blocks in memory: 11, 21, 12, 22, so that columns are whole."""
-PURE = 4
-"""Blocks of a pair of panels, beside which there are sums."""
+BLOCKS_OF_PAIR = 4
+"""Blocks of the columns of two neighbouring panels, beside which there are their sums."""

@@ -6,15 +6,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tuner.schedule.product.readers import PackedAhead
-from tuner.schedule.strassen import FIRST_OF, LAST_OF, PRODUCTS, PURE, SUMS
+from tuner.schedule.strassen import BLOCKS_OF_PAIR, FIRST_BLOCK, LAST_BLOCK, PRODUCTS, SUMS
 from tuner.schedule.tir import TirExpr, i64, tirx
-from tuner.schedule.vector.memory import part_of
+from tuner.schedule.vector.memory import DTYPE, part_of
 
 if TYPE_CHECKING:
     from tuner.schedule.product.product import Product
     from tuner.schedule.product.tile import Tile
 
-DTYPE = "float32"
 MIN_STEPS = 48
 """Steps of a product of blocks. With fewer, sums of blocks cost more than the multiplications that are saved: of
 products of 96 and 64 steps the best kernels took 0.99 and 1.04 times as long as those that multiply all (Zen 4)."""
@@ -42,9 +41,11 @@ class InBlocks:
     def of_product(self, pair: TirExpr, product: TirExpr) -> tuple[TirExpr, TirExpr]:
         """The block that a product reads of a pair of panels, and how far that of the next pair is."""
         is_first, is_last = tirx.EQ(product, i64(0)), tirx.EQ(product, i64(PRODUCTS - 1))
-        apart = tirx.Select(tirx.Or(is_first, is_last), i64(PURE), i64(len(SUMS)))
+        apart = tirx.Select(tirx.Or(is_first, is_last), i64(BLOCKS_OF_PAIR), i64(len(SUMS)))
         first = tirx.Select(
-            is_first, i64(FIRST_OF), tirx.Select(is_last, i64(LAST_OF), i64(PURE * self.pairs - 1) + product)
+            is_first,
+            i64(FIRST_BLOCK),
+            tirx.Select(is_last, i64(LAST_BLOCK), i64(BLOCKS_OF_PAIR * self.pairs - 1) + product),
         )
         return first + pair * apart, apart
 
@@ -52,7 +53,7 @@ class InBlocks:
 def in_blocks(buffer: TirExpr, columns: int, steps: int, lanes: int) -> InBlocks:
     """The parts of ``buffer``, a constant of so many columns and steps, in panels of a vector."""
     pairs, half = -(-columns // (2 * lanes)), steps // 2
-    blocks = (PURE + len(SUMS)) * pairs
+    blocks = (BLOCKS_OF_PAIR + len(SUMS)) * pairs
     return InBlocks(
         part_of(buffer, 0, (2 * pairs, steps, lanes)),
         part_of(buffer, 0, (blocks, half, lanes)),

@@ -36,7 +36,7 @@ from tuner.schedule.function import KernelFunction
 from tuner.schedule.layout import Layout, PackLayout
 from tuner.schedule.loops.estimates import Floats
 from tuner.schedule.product.atoms import FMA
-from tuner.schedule.product.axes import OF_VECTORS, default_tile, thread_axes, tile_axes
+from tuner.schedule.product.axes import OF_VECTORS, ROWS_IN_PLACE, ROWS_PACKED, default_tile, thread_axes, tile_axes
 from tuner.schedule.product.context import context_of
 from tuner.schedule.product.estimate import Estimate
 from tuner.schedule.product.legal import MAX_PACKED_ROWS, check, check_turns
@@ -77,7 +77,8 @@ class Strassen(TirRule):
         )
 
         def legal(kernel: MicroKernel) -> None:
-            check(_as_product(kernel), product, atoms, task.threads, hardware)
+            # Sums of a block's rows are packed at each call, which bounds its rows (workspace_bytes).
+            check(_as_product(kernel, rows=ROWS_PACKED), product, atoms, task.threads, hardware)
             check_turns(_as_product(kernel), FMA, hardware)
 
         def canonical(values: Mapping[str, int]) -> dict[str, int]:
@@ -131,8 +132,8 @@ class _OfBlocks(Estimate):
         return np.asarray((forward + rows * whole_n / self.lanes * BACKWARD) / self.task.threads)
 
 
-def _as_product(kernel: MicroKernel) -> MicroKernel:
+def _as_product(kernel: MicroKernel, rows: int = ROWS_IN_PLACE) -> MicroKernel:
     """The micro-kernel of the engine by which products of blocks are computed."""
-    own = {**dict.fromkeys(("kc", "fetch", "rows", "pack", "edge"), 0), "tb": 1, "panel": OF_VECTORS}
+    own = {**dict.fromkeys(("kc", "fetch", "pack", "edge"), 0), "rows": rows, "tb": 1, "panel": OF_VECTORS}
     own |= {name: kernel[name] for name in (*AXES, "tail", "tn")}
     return MicroKernel(kernel.rule, kernel.rule_version, tuple(own.items()))

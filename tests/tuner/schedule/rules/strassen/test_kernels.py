@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from tests.compiled import built_problems, computes_with_denormals, loaded, runnable, spills
 from tests.shares import shares
+from tuner.errors import IllegalKernel
 from tuner.library.codegen import compile_candidate
 from tuner.program.job.build import workload_from_json
 from tuner.program.job.task import SearchTask
@@ -171,6 +172,12 @@ def test_other_dtypes_are_left_to_others(dtype: str) -> None:
 def test_lanes_and_rows_that_nobody_wrote_are_not_computed_with() -> None:
     own = task(native(), n=33, k=128)
     assert not computes_with_denormals(own, default(own), own.workload.dims({"T": 5}))
+
+
+def test_rows_of_a_block_are_bounded() -> None:
+    own = task(SERVER, n=768, k=768)
+    with pytest.raises(IllegalKernel, match="mb=64 mr=14 packs 896 rows, limit 512"):
+        default(own, mb=64, mr=14, nv=2)
 
 
 def test_accumulators_stay_in_registers() -> None:
