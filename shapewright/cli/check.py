@@ -12,6 +12,7 @@ from shapewright.cli.output import CommandFailed, ExitCode, as_json, emit, quiet
 from tuner.errors import InvalidInput
 
 LIBRARY = click.Path(path_type=Path, exists=True)
+JOB_FILES = (".yaml", ".yml", ".json")
 
 
 @click.command()
@@ -36,6 +37,9 @@ def check(*, directory: Path, against: Path | None, seconds: float, json_output:
     from shapewright.snapshot.writing import library_folders  # noqa: PLC0415
     from tuner.library.package import MANIFEST, read_files  # noqa: PLC0415
 
+    if directory.is_file() and directory.suffix.lower() in JOB_FILES:
+        remedy = "give a directory of `pull` or `tune -o`, or a snapshot; `shapewright explain` checks a job file"
+        raise InvalidInput("DIR", f"{directory} is no library and no snapshot", remedy)
     folders = library_folders(directory)
     if against is not None and (len(folders) != 1 or not (against / MANIFEST).is_file()):
         raise InvalidInput("--against", "compares two directories of one library each", "as `pull` writes them")

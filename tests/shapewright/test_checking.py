@@ -149,6 +149,10 @@ def test_what_cannot_be_compared_is_refused(shapewright: Shapewright, folder: Pa
     (tmp_path / "empty").mkdir()
     assert shapewright("check", tmp_path / "empty").code == 2
     assert shapewright("check", tmp_path / "none").code == 2
+    (tmp_path / "job.yaml").write_text("version: 2\n")
+    refused = shapewright("check", tmp_path / "job.yaml", "--json")
+    assert (refused.code, refused.error["field"]) == (2, "DIR")
+    assert "`shapewright explain` checks a job file" in refused.error["remedy"]
 
 
 @pytest.mark.parametrize(
