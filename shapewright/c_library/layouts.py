@@ -10,7 +10,8 @@ from tuner.errors import ShapewrightError
 from tuner.program.language.dims import DimExpr, parse_dim
 from tuner.program.language.dtypes import DTYPES
 from tuner.program.language.workload import Tensor
-from tuner.schedule.layout import FILTERS, CutLayout, Layout, MatrixLayout, Numbers, PackLayout
+from tuner.schedule.filters import FILTERS
+from tuner.schedule.layout import CutLayout, Layout, MatrixLayout, Numbers, PackLayout
 
 Text = Callable[[DimExpr | int], str]
 """Writes a size as an expression of C."""
@@ -79,7 +80,7 @@ def _taps(layout: PackLayout, text: Text) -> str:
     sizes = [size for (size,) in layout.dims]
     kernels, channels, *_ = (sizes[dim] for dim in layout.filter)
     strides = ", ".join(text(math.prod(sizes[dim + 1 :])) for dim in layout.filter)
-    points = FILTERS[layout.outputs]
+    points = FILTERS[layout.outputs, layout.apart]
     matrix = ", ".join(f"{{{', '.join(map(repr, row))}}}" for row in points)
     steps = text(layout.packed_shape(sizes)[1])
     return f"{{{text(kernels)}, {text(channels)}, {steps}, {{{strides}}}, {len(points)}, {{{matrix}}}}}"

@@ -305,7 +305,7 @@ static void sw_pack(const sw_matrices *how, const char *from, char *to, size_t i
 #if SW_FILTERS
 // The 3 x 3 taps of all kernels and channels, `stride` elements apart by kernel, channel, and taps down and across, and
 // their values at so many points.
-typedef struct { int64_t kernels, channels, steps, stride[4], points; double at[6][3]; } sw_taps;
+typedef struct { int64_t kernels, channels, steps, stride[4], points; double at[9][3]; } sw_taps;
 
 // What minimal filtering multiplies: element `p` of kernel `o` is row `p * kernels + o`, rows are `steps` elements apart.
 static void sw_filter(const sw_taps *how, const float *from, float *to) {

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from tuner.errors import InvalidInput, shown
 from tuner.program.language.dims import DimExpr, parse_dim
+from tuner.schedule.filters import FILTER_KINDS, FILTERS
 from tuner.schedule.strassen import SUMS
 
 if TYPE_CHECKING:
@@ -17,27 +18,6 @@ if TYPE_CHECKING:
 LINE_BYTES = 64
 LINE_ELEMENTS = LINE_BYTES // 4
 MAX_ELEMENTS = 2**48  # No memory holds more.
-
-INNER, OUTER = 0.625, 1.5
-"""F(4, 3) has the points 0, +-INNER, +-OUTER and infinity (decision 120)."""
-
-
-def _taps_at(point: float, scale: float) -> tuple[float, float, float]:
-    return 1 / scale, point / scale, point**2 / scale
-
-
-_BETWEEN = 2 * (INNER**2 - OUTER**2)
-FILTERS = {
-    2: ((1.0, 0.0, 0.0), (0.5, 0.5, 0.5), (0.5, -0.5, 0.5), (0.0, 0.0, 1.0)),
-    4: (
-        _taps_at(0.0, (INNER * OUTER) ** 2),
-        *(_taps_at(sign * INNER, INNER**2 * _BETWEEN) for sign in (1, -1)),
-        *(_taps_at(sign * OUTER, -(OUTER**2) * _BETWEEN) for sign in (1, -1)),
-        (0.0, 0.0, 1.0),
-    ),
-}
-"""G of F(2, 3) and F(4, 3): what is multiplied for so many outputs of three taps."""
-FILTER_KINDS = {2: "winograd", 4: "winograd_4x4"}
 
 Size = TypeVar("Size", int, DimExpr)
 
@@ -81,7 +61,8 @@ class PackLayout:
 
     ``filter``: the dims of a weight that are kernels, channels, and the taps down and across, 3 of each. What is packed
     is ``G g G^T`` of the taps ``g`` of a kernel (Lavin and Gray, CVPR 2016, section 4.1) for ``outputs`` along each
-    axis, computed in float64: matrix row ``p * kernels + o`` is element ``p`` (by rows) of kernel ``o``, by channels.
+    axis, of windows so far ``apart``, computed in float64: matrix row ``p * kernels + o`` is element ``p`` (by rows) of
+    kernel ``o``, by channels.
 
     ``numbers``: what the matrix is of, where it is not the weight's own elements; one at most.
 
@@ -103,6 +84,7 @@ class PackLayout:
     whole: int = 1
     filter: tuple[int, ...] = ()
     outputs: int = 2
+    apart: int = 1
     numbers: tuple[Numbers, ...] = ()
     blocks: bool = False
 
@@ -133,7 +115,7 @@ class PackLayout:
         parts = [size for dim in self.dims for size in dim]
         if self.filter:
             kernels, channels, *_ = (parts[dim] for dim in self.filter)
-            return 1, len(FILTERS[self.outputs]) ** 2 * kernels, channels
+            return 1, len(FILTERS[self.outputs, self.apart]) ** 2 * kernels, channels
         batch, of_row, of_step = (math.prod(parts[at] for at in each) for each in (self.batch, self.rows, self.steps))
         return batch, of_row, of_step
 
@@ -147,7 +129,7 @@ class PackLayout:
         """What ``layout_from_json`` reads; ``kind`` names the form."""
         if self.filter:
             sizes = [size for (size,) in self.dims]
-            return {"kind": FILTER_KINDS[self.outputs], "sizes": sizes, "order": list(self.filter)}
+            return {"kind": FILTER_KINDS[self.outputs, self.apart], "sizes": sizes, "order": list(self.filter)}
         usual = {"group": (self.group, 1), "offset": (self.offset, 0), "whole": (self.whole, 1)}
         words: dict[str, Any] = {"panel": self.panel}
         words |= {name: value for name, (value, default) in usual.items() if value != default}
@@ -258,10 +240,10 @@ def layout_from_json(data: Mapping[str, Any]) -> Layout:
             return _matrix_from_json(data)
         case "numbers":
             return PackLayout(numbers=(_numbers_from_json(data),), **_words(data))
-        case "winograd" | "winograd_4x4" as kind:
-            (outputs,) = (each for each, name in FILTER_KINDS.items() if name == kind)
-            return filter_layout(sizes := _sizes(data["sizes"]), _sizes(data["order"], len(sizes) - 1), outputs)
-    kinds = "panels, blocks, matrices, numbers, cut, matrix, winograd, or winograd_4x4"
+        case kind if kind in FILTER_KINDS.values():
+            (which,) = (each for each, name in FILTER_KINDS.items() if name == kind)
+            return filter_layout(sizes := _sizes(data["sizes"]), _sizes(data["order"], len(sizes) - 1), *which)
+    kinds = f"panels, blocks, matrices, numbers, cut, matrix, {', '.join(FILTER_KINDS.values())}"
     raise InvalidInput("packed_layouts", f"{shown(data)} is not known", f"kind: {kinds}")
 
 
@@ -284,9 +266,9 @@ def _numbers_from_json(data: Mapping[str, Any]) -> Numbers:
     return Numbers(rows, steps, index, shift, joined)
 
 
-def filter_layout(sizes: Sequence[int], order: tuple[int, ...], outputs: int = 2) -> PackLayout:
+def filter_layout(sizes: Sequence[int], order: tuple[int, ...], outputs: int = 2, apart: int = 1) -> PackLayout:
     """That of a weight of ``sizes`` for minimal filtering, whose dims are kernels, channels and taps in this order."""
-    return PackLayout(1, dims=tuple((size,) for size in sizes), filter=order, outputs=outputs)
+    return PackLayout(1, dims=tuple((size,) for size in sizes), filter=order, outputs=outputs, apart=apart)
 
 
 def _part_from_json(

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.program.language.dims import parse_dim
-from tuner.schedule.layout import FILTERS, LINE_BYTES, CutLayout, Numbers, PackLayout
+from tuner.schedule.filters import FILTERS
+from tuner.schedule.layout import LINE_BYTES, CutLayout, Numbers, PackLayout
 from tuner.schedule.strassen import SUMS
 
 
@@ -37,7 +38,10 @@ def _matrices(layout: PackLayout, array: NDArray[Any]) -> NDArray[Any]:
     for numbers in layout.numbers:
         return _joined(numbers, array)[None]
     if layout.filter:
-        taps, points = array.transpose(layout.filter).astype(np.float64), np.array(FILTERS[layout.outputs])
+        taps, points = (
+            array.transpose(layout.filter).astype(np.float64),
+            np.array(FILTERS[layout.outputs, layout.apart]),
+        )
         return np.asarray(np.einsum("ir,ocrs,js->ijoc", points, taps, points).reshape(sizes))
     parts = array.reshape([size for dim in layout.dims for size in dim] or array.shape)
     return parts.transpose(*layout.batch, *layout.rows, *layout.steps).reshape(sizes)

@@ -111,8 +111,9 @@ def test_numbers_of_four_bits_are_packed_in_words(tmp_path: Path) -> None:
     _check_function(searched, CLibrary(files, tmp_path / "c"))
 
 
-def test_taps_are_packed_for_tiles_of_four_by_four_outputs(tmp_path: Path) -> None:
-    searched = task("conv2d", {"b": T, "c": 17, "h": 6, "w": 7, "o": 18, "r": 3, "s": 3, "pad": 1})
+@pytest.mark.parametrize("stride", [1, 2])
+def test_taps_are_packed_for_tiles_of_four_by_four_outputs(stride: int, tmp_path: Path) -> None:
+    searched = task("conv2d", {"b": T, "c": 17, "h": 6, "w": 7, "o": 18, "r": 3, "s": 3, "pad": 1, "stride": stride})
     (rule,) = (each for each in rules_of(searched) if each.name == "x86_winograd")
     space = rule.space(searched)
     kernel = space.kernel({**space.values_of(rule.default_kernel(searched)), "pairs": 2})

@@ -239,6 +239,20 @@ def test_taps_are_transformed_for_tiles_of_four_by_four_outputs() -> None:
     assert layout_from_json(json.loads(json.dumps(layout.to_json()))) == layout
 
 
+@pytest.mark.parametrize(("outputs", "points"), [(2, [1, -1]), (4, [1 / 2, -1 / 2, 3 / 2, -3 / 2])])
+def test_taps_of_windows_two_apart_are_transformed_as_two_filterings(outputs: int, points: list[float]) -> None:
+    weight = np.random.default_rng(0).standard_normal((5, 7, 3, 3)).astype(np.float32)
+    layout = filter_layout(weight.shape, (0, 1, 2, 3), outputs, 2)
+    packed, count = layout.pack(weight), 2 * outputs + 1
+    assert packed.shape == layout.packed_shape(weight.shape) == (count**2 * 5, LINE_ELEMENTS)
+    scales = [np.prod([point - other for other in points if other != point]) for point in points]
+    outer = [np.array([1, 0, point]) / scale for point, scale in zip(points, scales, strict=True)]
+    matrix = np.array([*outer, [0, 0, 1], *(np.array([0, 1, 0]) / scale for scale in scales)])
+    expected = np.einsum("ir,ocrs,js->ijoc", matrix, weight.astype(np.float64), matrix)
+    assert np.allclose(packed[:, :7].reshape(count, count, 5, 7), expected, rtol=1e-6, atol=1e-7)
+    assert layout_from_json(json.loads(json.dumps(layout.to_json()))) == layout
+
+
 @given(st.integers(1, 40), st.integers(1, 6), st.integers(1, 8), st.integers(0, 2**32 - 1))
 def test_blocks_are_sums_of_columns_that_are_divided_by_their_factors(n: int, half: int, panel: int, seed: int) -> None:
     rng = np.random.default_rng(seed)

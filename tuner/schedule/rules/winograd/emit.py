@@ -4,7 +4,7 @@ for block of `lines` rows of tiles:             threads have contiguous shares o
   for channel of the image:
     [tiles are picked from lines of the image]
     [and transformed: V, panels of tiles for each point]
-  for point in (m + 2) ** 2:
+  for point in (m + 2) ** 2:                    or (m + 1) ** 2, and up to four products that are added at each
     for tile of mr rows of the weight:          the register tile
       for panel of nv vectors in block
   for channel of the output:
@@ -37,12 +37,13 @@ from tuner.schedule.vector.memory import prefetch, workspace
 if TYPE_CHECKING:
     from tuner.schedule.product.sizes import Sizes
     from tuner.schedule.product.tile import Tile
+    from tuner.schedule.rules.winograd.filtering import Filtering
     from tuner.schedule.rules.winograd.pattern import Convolution
 
 
 @dataclass(frozen=True)
 class PointRows(Left):
-    """The transformed weight, ``tensor[points * kernels, channels]``, at one ``point`` of a tile."""
+    """The transformed weight, ``tensor[points * kernels, channels]``, of one product, whose number is ``point``."""
 
     tensor: str
     dtype: str = DTYPE
@@ -68,23 +69,25 @@ class PointColumns(Right):
 
 @dataclass(frozen=True)
 class PointPanel(PackedAhead):
-    """A panel of a block at one point. The tiles over the first one prefetch the rows of the next tile, a line of each
+    """A panel of a block at one point. The tiles over the first one prefetch the rows of the next tile, a turn of each
     at a time: rows of few channels are short streams, which no hardware prefetcher follows in time."""
 
     is_first: TirExpr = None
 
     def prefetch_next(self, tile: Tile, at: TirExpr) -> None:
-        lines = int(tile.context.extent["k"]) // LINE_ELEMENTS
-        step = bound_unless_known(tirx.truncmod(at, i64(lines)) * i64(LINE_ELEMENTS))
+        turn = tile.kernel["ahead"]
+        turns = max(int(tile.context.extent["k"]) // turn, 1)
+        step = bound_unless_known(tirx.truncmod(at, i64(turns)) * i64(turn))
         with I.If(self.is_first), I.Then():
             for r in range(tile.height):
                 buffer, place = tile.context.left.row(tile.context, tile.row + i64(tile.kernel["mr"] + r))
-                prefetch(buffer, (*place, step))
+                for line in range(0, turn, LINE_ELEMENTS):
+                    prefetch(buffer, (*place, step + i64(line) if line else step))
 
 
 @dataclass(frozen=True)
 class PointSums(Result):
-    """``buffer[points * rows, columns]`` at one ``point``. Stages run as they are transformed back."""
+    """``buffer[sums * rows, columns]`` at one ``point``. Stages run as they are transformed back."""
 
     buffer: TirExpr = None
     point: TirExpr = None
@@ -131,7 +134,7 @@ def _share(context: EmitContext, own: Convolution, lines: int, panels: int, rows
     with (
         # Panels, rows and points an odd number of cache lines apart: those of a tile fall on different sets of a cache.
         workspace((i64(points * panels), i64(own.channels_apart), i64(context.nr))) as inputs,
-        workspace((i64(points * own.kernels_apart), i64((width // lanes | 1) * lanes))) as sums,
+        workspace((i64(own.filtering.side**2 * own.kernels_apart), i64((width // lanes | 1) * lanes))) as sums,
         workspace((i64(points), i64(width + lanes))) as picked,
         I.serial(i64(0), blocks) as block,
     ):
@@ -141,19 +144,45 @@ def _share(context: EmitContext, own: Convolution, lines: int, panels: int, rows
         )
         transforms = Transforms(context, own, panels, begin, end)
         transforms.forward(picked, inputs)
-        with I.serial(i64(0), i64(points)) as point:
-            left = PointRows(own.form.left.tensor, point=point)
+
+        def product(number: TirExpr, point: TirExpr, is_first: TirExpr | None) -> None:
+            left = PointRows(own.form.left.tensor, point=number)
             result = PointSums(buffer=sums, point=point, rows=own.kernels_apart)
             at_point = replace(context, left=left, result=result)
-            _product(at_point, inputs, point * i64(panels), transforms.vectors, tiles)
+            _product(at_point, inputs, number * i64(panels), transforms.vectors, tiles, is_first)
+
+        _each_product(own.filtering, product)
         # Bindings and not stack slots, of which TVM removes some that are still read.
         kernels = (I.Bind(tirx.min(tile * i64(context.kernel["mr"]), i64(own.kernels))) for tile in tiles)
         transforms.backward(sums, picked, *kernels)
 
 
-def _product(context: EmitContext, inputs: TirExpr, start: TirExpr, vectors: TirExpr, tiles: Share) -> None:
+def _each_product(filtering: Filtering, use: Callable[[TirExpr, TirExpr, TirExpr | None], None]) -> None:
+    """Every product of a block: its number, the point whose sums it has, and whether it is the first one there; None
+    where all are. Those of a point are next to each other, so that its sums stay in cache.
+
+    Of windows two apart, numbers of even elements come first along each axis, then those of odd ones, which have the
+    same points but infinity.
+    """
+    side = filtering.side
+    if filtering.apart == 1:
+        with I.serial(i64(0), i64(filtering.points)) as point:
+            use(point, point, None)
+        return
+    with I.serial(i64(0), i64(side)) as i, I.serial(i64(0), i64(side)) as j:
+        # Bindings and not stack slots, of which TVM removes some that are still read.
+        down, across = (I.Bind(tirx.Select(at < i64(side - 1), i64(2), i64(1))) for at in (i, j))
+        with I.serial(i64(0), down) as odd, I.serial(i64(0), across) as odd_across:
+            row, column = i + odd * i64(side), j + odd_across * i64(side)
+            is_first = I.Bind(tirx.EQ(odd + odd_across, i64(0)))
+            use(I.Bind(row * i64(filtering.tile) + column), I.Bind(i * i64(side) + j), is_first)
+
+
+def _product(
+    context: EmitContext, inputs: TirExpr, start: TirExpr, vectors: TirExpr, tiles: Share, is_first: TirExpr | None
+) -> None:  # fmt: skip
     """One product of a block: ``vectors`` of ``inputs`` [points * panels, channels, columns] from ``start`` on, and the
-    rows of some ``tiles``."""
+    rows of some ``tiles``. It is added to the sums that there are unless ``is_first``."""
     nest, nv = Nest(context), context.kernel["nv"]
     full = I.Bind(tirx.truncdiv(vectors, i64(nv)))
     rest, base = I.Bind(vectors - full * i64(nv)), I.Bind(start)
@@ -171,4 +200,5 @@ def _product(context: EmitContext, inputs: TirExpr, start: TirExpr, vectors: Tir
 
     (first, last), full_rows = tiles, i64(int(nest.m) // nest.mr)
     rows = Block(first, tirx.max(tirx.min(last, full_rows) - first, i64(0)), last > full_rows)
-    nest.write_tiles(strip, nest.whole, RowReader(), rows)
+    chunk = nest.whole if is_first is None else replace(nest.whole, is_first=is_first)
+    nest.write_tiles(strip, chunk, RowReader(), rows)

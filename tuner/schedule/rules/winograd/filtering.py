@@ -1,8 +1,12 @@
 """Minimal filtering of windows of 3 x 3 taps: F(m x m, 3 x 3) computes m x m neighbouring outputs from a tile of
-m + 2 by m + 2 elements.
+m + 2 by m + 2 elements, or of 2 m + 1 by 2 m + 1 where windows are two elements apart.
 
 Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks" (CVPR 2016), section 4; the transforms are those of
 Toom and Cook: polynomials are multiplied by their values at points. ``layout.FILTERS`` has what becomes of the taps.
+
+Windows two apart are two filterings: the first and the last tap meet the even elements of a tile, the middle one the
+odd ones. That of two taps has the points and infinity, that of one tap the same points. Both have their sums there, so
+that they are added before they are transformed back.
 """
 
 from __future__ import annotations
@@ -10,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tuner.schedule.layout import INNER, OUTER
+from tuner.schedule.filters import INNER, INNER_APART, OUTER, OUTER_APART
 from tuner.schedule.tir import TirExpr
 from tuner.schedule.vector.arithmetic import bound, like, multiply_add
 
@@ -21,17 +25,28 @@ Along = Callable[[Sequence[TirExpr]], list[TirExpr]]
 
 @dataclass(frozen=True)
 class Filtering:
-    """F(m x m, 3 x 3) of ``outputs`` m. ``input``: B^T, from the elements of a tile to what is multiplied; ``output``:
-    A^T, from sums of products to outputs."""
+    """F(m x m, 3 x 3) of ``outputs`` m, of windows so far ``apart``. ``input``: B^T, from the elements of a tile to
+    what is multiplied; ``output``: A^T, from sums of products to outputs."""
 
     outputs: int
+    apart: int
     input: Along
     output: Along
 
     @property
+    def span(self) -> int:
+        """Elements from a tile to the next one."""
+        return self.outputs * self.apart
+
+    @property
     def tile(self) -> int:
-        """Elements of a tile along each axis."""
-        return self.outputs + TAPS - 1
+        """Elements of a tile along each axis, and numbers that they become."""
+        return self.span - self.apart + TAPS
+
+    @property
+    def side(self) -> int:
+        """Points along each axis, at each of which there is a sum."""
+        return self.outputs + -(-TAPS // self.apart) - 1
 
     @property
     def points(self) -> int:
@@ -62,11 +77,7 @@ def _output_of_two(m: Sequence[TirExpr]) -> list[TirExpr]:
     return [bound(bound(m[0] + m[1]) + m[2]), bound(bound(m[1] - m[2]) - m[3])]
 
 
-# -- F(4, 3): the points 0, +-a, +-b and infinity ---------------------------------------------------------------------
-A2, B2 = INNER**2, OUTER**2
-"""With the usual points, 1 and 2, errors are about twice as large (decision 120)."""
-
-
+# -- F(4, 3): the points 0, +-a, +-b and infinity ----------------------------------------------------------------------
 def _plus(value: TirExpr, factor: float, to: TirExpr) -> TirExpr:
     return bound(multiply_add(like(factor, value), value, to))
 
@@ -75,24 +86,75 @@ def _times(factor: float, value: TirExpr) -> TirExpr:
     return bound(like(factor, value) * value)
 
 
+@dataclass(frozen=True)
+class _Pairs:
+    """The points +-``inner`` and +-``outer``."""
+
+    inner: float
+    outer: float
+
+    def at(self, d: Sequence[TirExpr]) -> list[TirExpr]:
+        """Four elements, each point's: times the others' distances."""
+        found = []
+        for point, other in ((self.inner, self.outer), (self.outer, self.inner)):
+            high, low = (_plus(d[at], -(other**2), d[at + 2]) for at in (1, 0))
+            found += [_plus(low, sign * point, high) for sign in (1, -1)]
+        return found
+
+    def beyond(self, d: Sequence[TirExpr]) -> TirExpr:
+        """Of five elements, two apart, at a point that all of these are the others of."""
+        inner, outer = self.inner**2, self.outer**2
+        return _plus(d[0], inner * outer, _plus(d[2], -inner - outer, d[4]))
+
+    def back(self, m: Sequence[TirExpr], last: TirExpr, first: TirExpr | None = None) -> list[TirExpr]:
+        """Four outputs of sums at these points, at infinity, and at 0."""
+        (even, odd), (evens, odds) = ((bound(m[at] + m[at + 1]), bound(m[at] - m[at + 1])) for at in (0, 2))
+        return [
+            bound((even if first is None else bound(first + even)) + evens),
+            _plus(odds, self.outer, _times(self.inner, odd)),
+            _plus(evens, self.outer**2, _times(self.inner**2, even)),
+            _plus(odds, self.outer**3, _plus(odd, self.inner**3, last)),
+        ]
+
+
+NEXT, APART = _Pairs(INNER, OUTER), _Pairs(INNER_APART, OUTER_APART)
+"""With the usual points, 1 and 2, errors are about twice as large (decision 120)."""
+
+
 def _input_of_four(d: Sequence[TirExpr]) -> list[TirExpr]:
-    first, last = (_plus(d[at], A2 * B2, _plus(d[at + 2], -A2 - B2, d[at + 4])) for at in range(2))
-    pairs = []
-    for point, other in ((INNER, B2), (OUTER, A2)):
-        even, odd = (_plus(d[at], -other, d[at + 2]) for at in (2, 1))
-        pairs += [_plus(odd, sign * point, even) for sign in (1, -1)]
-    return [first, *pairs, last]
+    first, last = (NEXT.beyond(d[at:]) for at in range(2))
+    return [first, *NEXT.at(d[1:]), last]
 
 
 def _output_of_four(m: Sequence[TirExpr]) -> list[TirExpr]:
-    (even, odd), (evens, odds) = ((bound(m[at] + m[at + 1]), bound(m[at] - m[at + 1])) for at in (1, 3))
-    return [
-        bound(bound(m[0] + even) + evens),
-        _plus(odds, OUTER, _times(INNER, odd)),
-        _plus(evens, B2, _times(A2, even)),
-        _plus(odds, OUTER**3, _plus(odd, INNER**3, m[5])),
-    ]
+    return NEXT.back(m[1:5], m[5], m[0])
 
 
-FILTERINGS = {2: Filtering(2, _input_of_two, _output_of_two), 4: Filtering(4, _input_of_four, _output_of_four)}
-"""By outputs."""
+# -- of windows two apart: the points +-1 and infinity, or +-a, +-b and infinity ---------------------------------------
+def _input_of_two_apart(d: Sequence[TirExpr]) -> list[TirExpr]:
+    even, odd = d[::2], d[1::2]
+    of_even, of_odd = ([bound(each[1] + each[0]), bound(each[1] - each[0])] for each in (even, odd))
+    return [*of_even, bound(even[2] - even[0]), *of_odd]
+
+
+def _output_of_two_apart(m: Sequence[TirExpr]) -> list[TirExpr]:
+    return [bound(m[0] + m[1]), bound(bound(m[0] - m[1]) + m[2])]
+
+
+def _input_of_four_apart(d: Sequence[TirExpr]) -> list[TirExpr]:
+    even, odd = d[::2], d[1::2]
+    return [*APART.at(even), APART.beyond(even), *APART.at(odd)]
+
+
+def _output_of_four_apart(m: Sequence[TirExpr]) -> list[TirExpr]:
+    return APART.back(m[:4], m[4])
+
+
+_ALL = (
+    Filtering(2, 1, _input_of_two, _output_of_two),
+    Filtering(4, 1, _input_of_four, _output_of_four),
+    Filtering(2, 2, _input_of_two_apart, _output_of_two_apart),
+    Filtering(4, 2, _input_of_four_apart, _output_of_four_apart),
+)
+FILTERINGS = {(each.outputs, each.apart): each for each in _ALL}
+"""By outputs, and how far apart windows are."""

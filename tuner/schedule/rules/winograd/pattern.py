@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.program.language.workload import Workload
-from tuner.schedule.access import axes_of_read, is_plain
+from tuner.schedule.access import Dim, axes_of_read, is_plain
 from tuner.schedule.product.atoms import only_fma
 from tuner.schedule.product.match.form import Form
 from tuner.schedule.product.match.groups import forms
@@ -53,12 +53,12 @@ class Convolution:
     height: int
     width: int
     least: int
-    filtering: Filtering = FILTERINGS[2]
+    filtering: Filtering
     shares: int = 1
 
     def by(self, pairs: int, shares: int = 1) -> Convolution:
         """With tiles of so many pairs of outputs along each axis, and so many shares of their rows."""
-        return replace(self, filtering=FILTERINGS[2 * pairs], shares=shares)
+        return replace(self, filtering=FILTERINGS[2 * pairs, self.filtering.apart], shares=shares)
 
     @property
     def pairs(self) -> tuple[int, ...]:
@@ -82,8 +82,9 @@ class Convolution:
 
     def block_bytes(self, lines: int) -> int:
         """The panels and the sums of so many rows of tiles take no more."""
-        rows = self.channels_apart + self.kernels_apart
-        return 4 * self.filtering.points * rows * (lines * self.tiles_in_row + MAX_BEYOND)
+        filtering = self.filtering
+        rows = filtering.points * self.channels_apart + filtering.side**2 * self.kernels_apart
+        return 4 * rows * (lines * self.tiles_in_row + MAX_BEYOND)
 
     @property
     def channels_apart(self) -> int:
@@ -129,9 +130,12 @@ def match(workload: Workload) -> Convolution:
     form = found[-1]
     columns, weight = form.columns, form.left
     is_single = not form.phases and not form.outer and len(form.m) == 1
-    if not is_single or columns is None or columns.phases > 1 or len(columns.dims) != IMAGE_DIMS:
-        raise Mismatch("not a convolution of images with channels outside, a step of 1 and constant weights")
+    if not is_single or columns is None or len(columns.dims) != IMAGE_DIMS:
+        raise Mismatch("not a convolution of images with channels outside and constant weights")
     images, *axes = columns.dims
+    apart, *others = (dim.step for dim in axes)
+    is_known = images.step == 1 and others == [apart] and (min(FILTERINGS)[0], apart) in FILTERINGS
+    need(is_known, "not windows that are one or two elements apart along both axes")
     taps = [form.parts[dim.window].extent.constant if dim.window is not None else None for dim in axes]
     is_tile = images.window is None and not images.first and taps == [TAPS, TAPS]
     need(is_tile and all(dim.dilation == 1 for dim in axes), f"not windows of {TAPS} x {TAPS} neighbours")
@@ -148,13 +152,14 @@ def match(workload: Workload) -> Convolution:
     # Results go through a buffer: no stage runs within the products.
     height, width = columns.sizes
     lengths = [workload.tensors[columns.read.tensor].dims[at].constant or 0 for at in columns.at[1:]]
-    least = min(_least(dim.first, *each) for dim, *each in zip(axes, columns.sizes, lengths, strict=True))
-    return Convolution(replace(form, out_roles=None), columns, columns.channels, kernels, height, width, least)
+    least = min(_least(dim, *each) for dim, *each in zip(axes, columns.sizes, lengths, strict=True))
+    form, filtering = replace(form, out_roles=None), FILTERINGS[2, apart]
+    return Convolution(form, columns, columns.channels, kernels, height, width, least, filtering)
 
 
-def _least(first: int, windows: int, length: int) -> int:
-    """The fewest taps that one of so many windows, the first of which begins at ``first``, has of a line."""
-    inside = (min(at + TAPS, length) - max(at, 0) for at in (first, first + windows - 1))
+def _least(dim: Dim, windows: int, length: int) -> int:
+    """The fewest taps that one of so many windows along ``dim`` has of a line."""
+    inside = (min(at + TAPS, length) - max(at, 0) for at in (dim.first, dim.first + dim.step * (windows - 1)))
     return max(min(inside), 0)
 
 

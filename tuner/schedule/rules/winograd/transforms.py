@@ -57,17 +57,18 @@ class Transforms:
     def _pick(self, picked: TirExpr, channel: TirExpr, row: TirExpr) -> None:
         """The elements of a row of tiles. The next row overwrites what is stored past its last tile, or it is spare."""
         (image, down), columns, tile = self._of_row(row), self.own.columns, self.filtering.tile
+        span = self.filtering.span
         sizes = self.context.parts.sizes_of(columns.read.tensor)
         at = [sizes[position] for position in columns.at]
         _, first_line, first_column = (dim.first for dim in columns.dims)
         for i in range(tile):
-            y = bound_unless_known(down * i64(self.outputs) + i64(i + first_line))
+            y = bound_unless_known(down * i64(span) + i64(i + first_line))
             end = end_inside([image, y], at[:2], at[2])
             for v in _each(-(-self.in_row // self.lanes)):
-                x = v * i64(self.outputs * self.lanes) + i64(first_column)
+                x = v * i64(span * self.lanes) + i64(first_column)
                 vectors = [
                     self._line(channel, image, y, bound_unless_known(x + i64(part * self.lanes)), end)
-                    for part in range(self.outputs + 1)
+                    for part in range(span + 1)
                 ]
                 to = self.context.vectors.ramp(row * i64(self.in_row) + v * i64(self.lanes))
                 for j, value in enumerate(self._elements(vectors)):
@@ -79,13 +80,13 @@ class Transforms:
         return bound(padded_read(self.context, columns.read, {columns.channel: channel}, at, mask))
 
     def _elements(self, line: Sequence[TirExpr]) -> list[TirExpr]:
-        """Each element of ``lanes`` tiles of one line, of which ``line`` has one vector more than their outputs: the
-        elements past a tile's outputs are the first ones of the next tile."""
+        """Each element of ``lanes`` tiles of one line, of which ``line`` has one vector more than the elements from a
+        tile to the next one: those behind are the first ones of the next tile."""
         *own, behind = line
         first = _strided(own)
         shifted = (
             bound(shuffled([first[j], behind], [*range(1, self.lanes), self.lanes + j]))
-            for j in range(self.filtering.tile - self.outputs)
+            for j in range(self.filtering.tile - self.filtering.span)
         )
         return [*first, *shifted]
 
@@ -118,8 +119,8 @@ class Transforms:
 
     def _transform_back(self, sums: TirExpr, lines: TirExpr, kernel: TirExpr, vector: TirExpr) -> None:
         """A vector of tiles, whose outputs are neighbours along a line."""
-        ramp, at, tile = self.context.vectors.ramp, vector * i64(self.lanes), self.filtering.tile
-        rows = [[i64((i * tile + j) * self.own.kernels_apart) + kernel for j in range(tile)] for i in range(tile)]
+        ramp, at, side = self.context.vectors.ramp, vector * i64(self.lanes), self.filtering.side
+        rows = [[i64((i * side + j) * self.own.kernels_apart) + kernel for j in range(side)] for i in range(side)]
         results = self.filtering.backward([[bound(sums[row, ramp(at)]) for row in line] for line in rows])
         for i in range(self.outputs):
             along = _interleaved(results[i * self.outputs : (i + 1) * self.outputs])

@@ -41,15 +41,15 @@ def test_a_convolution_has_the_sizes_of_its_output() -> None:
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
-        ({"stride": 2, "pad": 1}, "step of 1"),
+        ({"stride": 3, "pad": 1}, "one or two elements apart"),
         ({"dilation": 2}, "3 x 3"),
         ({"r": 1, "s": 3}, "3 x 3"),
         ({"c": 12}, "fewer than 16 channels"),
         ({"o": 8}, "fewer than 16 channels"),
-        ({"groups": 2, "o": 32}, "step of 1"),
+        ({"groups": 2, "o": 32}, "channels outside"),
         ({"layout": "nhwc"}, "channels outside"),
         ({"dtype": "bfloat16"}, "not float32"),
-        ({"h": "T", "b": 1}, "step of 1"),
+        ({"h": "T", "b": 1}, "channels outside"),
     ],
 )
 def test_others_are_refused(fields: dict[str, Any], reason: str) -> None:
@@ -58,9 +58,33 @@ def test_others_are_refused(fields: dict[str, Any], reason: str) -> None:
     assert reason in answer.reason
 
 
+def test_windows_are_as_far_apart_along_both_axes() -> None:
+    answer = match(
+        workload_from_json({
+            "program": "out[b, o, p, q] = sum(c, r, s) x[b, c, p + r, 2 * q + s] * w[o, c, r, s]",
+            "extents": {"b": "T", "c": 16, "p": 5, "q": 4, "o": 16, "r": 3, "s": 3},
+            "shapes": {"x": ["b", "c", 7, 9]}, "constant": ["w"],
+        })
+    )  # fmt: skip
+    assert isinstance(answer, NoMatch)
+    assert "one or two elements apart" in answer.reason
+
+
+def test_windows_two_apart_have_tiles_of_four_or_eight_elements() -> None:
+    own = taken(conv2d(pad=1, h=28, w=27, stride=2))
+    assert (own.height, own.width, own.least) == (14, 14, 2)
+    found = [(each.span, each.tile, each.side) for each in (own.by(pairs).filtering for pairs in own.pairs)]
+    assert found == [(4, 5, 3), (8, 9, 5)]
+    assert (own.filtering.points, own.by(2).filtering.points) == (25, 81)
+
+
 @pytest.mark.parametrize(
-    ("fields", "least"), [({}, 3), ({"pad": 1}, 2), ({"pad": 2}, 1), ({"pad": 3}, 0), ({"pad": 1, "h": 1}, 1)]
-)
+    ("fields", "least"),
+    [
+        ({}, 3), ({"pad": 1}, 2), ({"pad": 2}, 1), ({"pad": 3}, 0), ({"pad": 1, "h": 1}, 1),
+        ({"pad": 1, "stride": 2, "w": 9}, 2), ({"pad": 2, "stride": 2}, 1), ({"stride": 2}, 3),
+    ],
+)  # fmt: skip
 def test_tiles_are_large_where_windows_lie_on_the_image(fields: dict[str, Any], least: int) -> None:
     own = taken(conv2d(**fields))
     assert own.least == least
