@@ -18,9 +18,8 @@ from tuner.search.context import SearchContext
 from tuner.search.stopping import Cancelled
 from tuner.search.summary import Stage
 from tuner.search.trials import Trials
-from tuner.search.verdict import DEFAULT, NUMPY, FinalComparison
+from tuner.search.verdict import DEFAULT, NUMPY, OURS, FinalComparison
 
-OURS = "library"
 LATE_SHARE = 0.025
 """The share of the seconds that it may take, and at most twice as long, where they are over."""
 

@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
+from tuner.library.dispatcher import Dispatcher
 from tuner.library.package import LIBRARY
 from tuner.measure import BuilderLost
 from tuner.program.language.workload import JsonObject
-from tuner.records import ErrorKind, MeasureResult
+from tuner.records import ErrorKind, MeasureResult, speed_correction
 from tuner.schedule.space import MicroKernel
 from tuner.search import finalize
 from tuner.search.chosen import EXTRA_FINALISTS, Chosen, VerificationFailed
@@ -20,17 +21,18 @@ from tuner.search.final_verification import FinalVerification
 from tuner.search.finalists import Finalists
 from tuner.search.forecast import Forecast
 from tuner.search.summary import SearchSummary, Stage
-from tuner.search.trials import Trials
-from tuner.search.verdict import DEFAULT, FinalComparison, Verdict
+from tuner.search.trials import Defaults, Trials
+from tuner.search.verdict import DEFAULT, OURS, FinalComparison, Verdict
 
 SAFETY_FACTOR = 1.3
 """How much more than expected the finalists may take: those within noise are timed once more."""
 COMPILED_AT_ONCE = 4
 """Kernels that are compiled between two checks of ``should_stop``, where nothing is measured beside."""
 VERIFY_ROUNDS = 4
+FALLBACKS = 2
 LESS = 0.99
-"""Below this ratio to theory's kernels a library gives way to them even within noise, where there is time: turns tell
-more than the readings by which it was chosen, of which the least are the luckiest."""
+"""Below this ratio to theory's kernels a library is chosen anew even within noise, where there is time: turns tell more
+than the readings by which it was chosen, of which the least are the luckiest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,7 @@ class FinalSet:
         self._verification = FinalVerification(context, trials, self._forecast)
         self._chosen = Chosen(task, context.model, trials.measured, theory)
         self._finalists = Finalists(context, trials, self._chosen)
-        self._is_theorys = False
+        self._fallbacks = 0
         self._expected_at: tuple[int, tuple[list[MicroKernel], int]] = 0, ([], 0)
 
     # -- what it takes --------------------------------------------------------------------------------------------
@@ -117,13 +119,13 @@ class FinalSet:
 
     # -- building and verifying -----------------------------------------------------------------------------------
     def library(self, job_id: str | None) -> Tuned:
-        """Choose, build and verify; a kernel that fails is excluded and the rest chosen anew. Theory's kernels are
-        chosen in place of a library that turns out slower than they are in the final comparison.
+        """Choose, build and verify; a kernel that fails is excluded and the rest chosen anew. A library that turns out
+        slower than theory's kernels in the final comparison gives way to them: where they are faster, then everywhere.
 
         Raises VerificationFailed, Cancelled, Finishing, BuilderLost, DeviceLost.
         """
-        trials = self._trials
-        for attempt in range(VERIFY_ROUNDS):
+        trials, rounds = self._trials, 0
+        while True:
             self._stop.check()
             kernels, wrong = self._built_set()
             if not wrong:
@@ -137,7 +139,7 @@ class FinalSet:
                 trials.in_steps(None)
                 trials.explain_end(0.0, is_last=True)
                 comparison = compare_at_the_end(self._context, trials, dispatcher, files.files[LIBRARY])
-                if attempt + 1 < VERIFY_ROUNDS and self._falls_back(comparison):
+                if self._falls_back(comparison, dispatcher):
                     continue
                 summary = replace(
                     trials.summary(Stage.DONE),
@@ -147,6 +149,9 @@ class FinalSet:
                 ).settled(comparison)
                 return Tuned(files.files, files.manifest, files.dispatch, summary)
             self._enter_wrong(wrong)
+            rounds += 1
+            if rounds == VERIFY_ROUNDS:
+                break
         problem = f"the last: {wrong[0].kernel}: {wrong[0].error}"
         if all(result.error_kind is ErrorKind.MACHINE for result in wrong):
             raise BuilderLost(f"no library for {self._task.workload} can be built and verified here; {problem}")
@@ -183,21 +188,35 @@ class FinalSet:
         self._trials.log(f"chosen of {len(kernels)} kernels by {self._measured.trials} earlier measurements")
         self._chosen.only_from(kernels)
 
-    def _falls_back(self, comparison: FinalComparison | None) -> bool:
-        """Whether theory's kernels are faster than the library, and are chosen from now on: not for a second time."""
-        ratios = comparison.ratios if comparison is not None and not self._is_theorys else ()
+    def _falls_back(self, comparison: FinalComparison | None, dispatcher: Dispatcher) -> bool:
+        """Whether theory's kernels are faster than the library, and another one is chosen: of both by what they took in
+        turns, then of theory's alone where that one is slower, too."""
+        ratios = comparison.ratios if comparison is not None and self._fallbacks < FALLBACKS else ()
         ratio = next((each for each in ratios if each.over == DEFAULT), None)
-        if ratio is None or ratio.ratio >= LESS:
+        if comparison is None or ratio is None or ratio.ratio >= LESS:
             return False
-        defaults = [self._trials.default_at(instance) for instance in self._task.instances]
-        theory = [kernel for kernel in dict.fromkeys(defaults) if kernel is not None]
-        again_s = self._forecast.build_s(theory) + self._forecast.link_s(theory) + self._verification.reserve_s()
-        if ratio.verdict is not Verdict.SLOWER and again_s > self._stop.ends_in_s:
+        defaults = self._trials.keep_defaults()
+        theory = [kernel for kernel in dict.fromkeys(defaults.values()) if kernel is not None]
+        build_s = self._forecast.build_s(theory) + self._forecast.link_s(theory)
+        again_s = build_s + self._verification.reserve_s() + self._later_s
+        is_theorys = self._fallbacks > 0 and set(dispatcher.kernels) <= set(theory)
+        if is_theorys or (ratio.verdict is not Verdict.SLOWER and again_s > self._stop.ends_in_s):
             return False
-        self._is_theorys = True
-        self._chosen.only_from(theory)
-        self._trials.log(f"the library in turns: {ratio.ratio:.3f}x, {ratio}; theory's kernels are served")
+        self._take_turns(comparison, dispatcher, defaults)
+        own, which = (dispatcher.kernels, "its kernels and theory's") if not self._fallbacks else ((), "theory's alone")
+        self._chosen.only_from(list(dict.fromkeys([*theory, *own])))
+        self._fallbacks += 1
+        self._trials.log(f"the library in turns: {ratio.ratio:.3f}x, {ratio}; another one is chosen of {which}")
         return True
+
+    def _take_turns(self, comparison: FinalComparison, dispatcher: Dispatcher, defaults: Defaults) -> None:
+        """Put what the library and the default took in turns in place of earlier readings, and of what was expected."""
+        correction = speed_correction(comparison.anchor_s, self._trials.anchor_s)
+        for instance, default in defaults.items():
+            times = comparison.times_s.get(str(instance), {})
+            for name, kernel in ((OURS, dispatcher.kernel_for(instance.shape)), (DEFAULT, default)):
+                if kernel is not None and name in times:
+                    self._measured.replace(kernel, instance, correction * times[name])
 
     def _built_set(self) -> tuple[list[MicroKernel], list[MeasureResult]]:
         """The best set, once there is an object of each of its kernels; a failed trial for each that cannot be built.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from math import inf
@@ -36,6 +36,8 @@ STAGES = {
 
 UNKNOWN_BUILD_S = 1.0
 """The time that a build is expected to take before there was any."""
+Defaults = Mapping[WorkloadInstance, MicroKernel | None]
+"""The kernels that the default runs, as far as they are known."""
 
 
 class Trials:
@@ -58,6 +60,7 @@ class Trials:
         """Of every reading, in order: how fast the device was throughout."""
         self._baselines, self._has_baselines = baselines, baselines != NO_BASELINES
         self._anchor_s: float | None = None
+        self._defaults: dict[WorkloadInstance, MicroKernel | None] = {}
         self._run_s = 0.0
         self._build_s: dict[MicroKernel, float] = {}
         self._steps: tuple[int, int] | None = None
@@ -183,11 +186,23 @@ class Trials:
 
     def default_at(self, instance: WorkloadInstance) -> MicroKernel | None:
         """The kernel that the default runs at an instance: the fastest of those that the theory phase measured."""
+        if instance in self._defaults:
+            return self._defaults[instance]
         kernels = [
             kernel for kernel, at in self._default_pairs if at == instance and kernel not in self.measured.failed
         ]
         times = {kernel: self.measured.latency_s(kernel, instance.values) or inf for kernel in kernels}
         return min(times, key=lambda kernel: (times[kernel], kernel.id), default=None)
+
+    def keep_defaults(self) -> Defaults:
+        """The default's kernels by instance, from now on whatever is learned of them."""
+        self._defaults = {instance: self.default_at(instance) for instance in self._context.task.instances}
+        return self._defaults
+
+    @property
+    def anchor_s(self) -> float | None:
+        """What the anchor takes at the reference speed, at which latencies are known."""
+        return self._anchor_s
 
     def left(self, reserve: int = 0) -> int:
         """Trials of the budget that are left, without ``reserve``."""

@@ -15,8 +15,8 @@ from typing import Any
 from tuner.blas import Blas
 from tuner.device_speed import DeviceSpeed, SpeedState
 
-DEFAULT, NUMPY = "default", "numpy"
-"""What a library is compared with."""
+OURS, DEFAULT, NUMPY = "library", "default", "numpy"
+"""Who is timed: a library, and what it is compared with."""
 NAMES = {DEFAULT: "the default", NUMPY: "NumPy's BLAS"}
 METHOD = (
     "weighted mean of the medians, by shape, of paired ratios; 95 % percentile bootstrap over turns, expanded for few "

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.fakes import TASK
+from tests.fakes import TASK, latency_s
 from tests.searching import Bench, known, make_quick, records
 from tests.shares import every
 from tuner.errors import InvalidInput
@@ -29,6 +29,7 @@ from tuner.search.finalists import CONTESTED_RATIO, TIE_RATIO
 from tuner.search.pipeline import FASTEST_READINGS
 from tuner.search.policy import POLICIES, TheorySettings
 from tuner.search.policy.evolutionary import EvolutionarySearch, EvolutionSettings
+from tuner.search.trials import Trials
 from tuner.search.tuning import Cancelled, VerificationFailed
 from tuner.search.verdict import DEFAULT, FinalComparison, within
 
@@ -412,18 +413,35 @@ def test_a_kernel_that_fails_verification_is_excluded_and_the_rest_chosen_anew(
     assert any("at m=61" in event.data.get("message", "") for event in bench.recorder.events)
 
 
+Compared = list[Dispatcher]
+
+
+def in_turns(monkeypatch: pytest.MonkeyPatch, *answers: tuple[float, Callable[[int], float]]) -> Compared:
+    """What is compared at the end. ``answers``, the last one again and again: the ratio to theory's kernels, and the
+    time of the library over theirs by m."""
+    compared: Compared = []
+
+    def compare(context: object, trials: Trials, dispatcher: Dispatcher, binary: bytes) -> FinalComparison:
+        ratio, over = answers[min(len(compared), len(answers) - 1)]
+        compared.append(dispatcher)
+        times = {}
+        for instance in TASK.instances:
+            default = trials.default_at(instance)
+            assert default is not None
+            seconds = latency_s(TASK, default, instance.shape)
+            times[str(instance)] = {"library": over(instance.shape["T"]) * seconds, "default": seconds}
+        return FinalComparison(1e-3, (within(DEFAULT, ratio, 0.03),), times, 15)
+
+    monkeypatch.setattr("tuner.search.final_set.compare_at_the_end", compare)
+    return compared
+
+
 @pytest.mark.parametrize("ratio", [0.9, 0.985, 0.995], ids=["slower", "within noise", "equal"])
 def test_a_library_that_is_slower_than_theorys_kernels_gives_way_to_them(
     monkeypatch: pytest.MonkeyPatch, ratio: float
 ) -> None:
     """Readings of the search said otherwise; turns decide."""
-    compared: list[Dispatcher] = []
-
-    def in_turns(context: object, trials: object, dispatcher: Dispatcher, binary: bytes) -> FinalComparison:
-        compared.append(dispatcher)
-        return FinalComparison(1e-3, (within(DEFAULT, ratio, 0.03),), {}, 15)
-
-    monkeypatch.setattr("tuner.search.final_set.compare_at_the_end", in_turns)
+    compared = in_turns(monkeypatch, (ratio, lambda m: 2.0), (1.0, lambda m: 1.0))
     bench = Bench()
     kernels = set(Dispatcher.from_json(bench.tune(60).dispatch).kernels)
     theory = {result.kernel for result in bench.results if result.phase is Phase.THEORY}
@@ -433,7 +451,28 @@ def test_a_library_that_is_slower_than_theorys_kernels_gives_way_to_them(
     assert kernels == set(compared[-1].kernels)
     assert (kernels <= theory) is is_slower
     said = [str(event.data.get("message")) for event in bench.recorder.events]
-    assert any("theory's kernels are served" in message for message in said) is is_slower
+    assert any("chosen of its kernels and theory's" in message for message in said) is is_slower
+
+
+def test_kernels_of_a_slower_library_are_kept_where_they_are_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared = in_turns(monkeypatch, (0.9, lambda m: 0.5 if m == 128 else 2.0), (1.0, lambda m: 1.0))
+    bench = Bench()
+    bench.tune(60)
+    first, last = compared
+    theory = {result.kernel for result in bench.results if result.phase is Phase.THEORY}
+    assert last.kernel_for({"T": 128}) == first.kernel_for({"T": 128})
+    others = [last.kernel_for(each.shape) for each in TASK.instances if each.shape["T"] != 128]
+    assert set(others) <= theory
+
+
+def test_where_both_together_are_slower_theorys_kernels_are_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared = in_turns(monkeypatch, (0.9, lambda m: 0.5 if m == 128 else 2.0))
+    bench = Bench()
+    kernels = set(Dispatcher.from_json(bench.tune(60).dispatch).kernels)
+    assert len(compared) == 3
+    assert kernels <= {result.kernel for result in bench.results if result.phase is Phase.THEORY}
+    said = [str(event.data.get("message")) for event in bench.recorder.events]
+    assert any("chosen of theory's alone" in message for message in said)
 
 
 def test_when_every_library_is_wrong_the_search_fails_and_says_so() -> None:

@@ -50,7 +50,9 @@ TILE_AXES = ("mr", "nv", "ku")
 SHARES = OF_ROWS, OF_KERNELS = DEFAULT_CHOICE, 2
 """What threads share."""
 LEAST_PARTS = 4
-"""Of a turn: a turn of fewer unrolled steps is unrolled once more, and spills."""
+"""The fewest parts of ``ku`` steps in a turn: LLVM unrolls a turn of fewer once more, and spills."""
+MOST_OF_LINE = LINE_ELEMENTS // LEAST_PARTS
+"""Unrolled steps of which a line has as many parts."""
 FEW_LINES = 4
 """The default kernel has no more."""
 
@@ -104,7 +106,9 @@ class Winograd(TirRule):
 
         def canonical(values: Mapping[str, int]) -> dict[str, int]:
             tail = values["tail"] if own.kernels % values["mr"] else 0
-            return {**values, "tail": tail, "lines": min(values["lines"], own.by(values["pairs"]).lines[-1])}
+            # Steps past the last turn are not unrolled.
+            ku = values["ku"] if own.channels % _turn(values["ku"]) == 0 else min(values["ku"], MOST_OF_LINE)
+            return {**values, "ku": ku, "tail": tail, "lines": min(values["lines"], own.by(values["pairs"]).lines[-1])}
 
         return SearchSpace(self.name, self.version, axes, check=legal, canonicalise=canonical)
 
@@ -144,10 +148,14 @@ class Winograd(TirRule):
 
     def body(self, task: SearchTask, kernel: MicroKernel, function: KernelFunction) -> None:
         own = convolution_of(task.workload).by(kernel.get("pairs"))
-        # Turns of a line of k each, or two, of each row of which so much is prefetched. Where a turn is unrolled twice,
-        # LLVM makes one piece of code of it, for which registers do not suffice.
-        own_kernel = _as_product(kernel, 1, ahead=max(LINE_ELEMENTS, LEAST_PARTS * kernel["ku"]))
+        # A turn is one line of k, or two; so much of each row of the next tile is prefetched at it.
+        own_kernel = _as_product(kernel, 1, ahead=_turn(kernel["ku"]))
         write(task, own, kernel["lines"], own_kernel, function, by_kernels=kernel.get("share") == OF_KERNELS)
+
+
+def _turn(unrolled: int) -> int:
+    """Steps between two prefetches where so many are unrolled: those of whole lines."""
+    return max(LINE_ELEMENTS, LEAST_PARTS * unrolled)
 
 
 def _as_product(kernel: MicroKernel, threads: int, panels: int = 1, near: int = 0, ahead: int = 0) -> MicroKernel:

@@ -2,7 +2,7 @@
 m + 2 by m + 2 elements, or of 2 m + 1 by 2 m + 1 where windows are two elements apart.
 
 Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks" (CVPR 2016), section 4; the transforms are those of
-Toom and Cook: polynomials are multiplied by their values at points. ``layout.FILTERS`` has what becomes of the taps.
+Toom and Cook: polynomials are multiplied by their values at points. ``filters.FILTERS`` has what becomes of the taps.
 
 Windows two apart are two filterings: the first and the last tap meet the even elements of a tile, the middle one the
 odd ones. That of two taps has the points and infinity, that of one tap the same points. Both have their sums there, so
@@ -94,7 +94,7 @@ class _Pairs:
     outer: float
 
     def at(self, d: Sequence[TirExpr]) -> list[TirExpr]:
-        """Four elements, each point's: times the others' distances."""
+        """The values of four elements at the points, each times the differences from the other points."""
         found = []
         for point, other in ((self.inner, self.outer), (self.outer, self.inner)):
             high, low = (_plus(d[at], -(other**2), d[at + 2]) for at in (1, 0))
@@ -102,7 +102,7 @@ class _Pairs:
         return found
 
     def beyond(self, d: Sequence[TirExpr]) -> TirExpr:
-        """Of five elements, two apart, at a point that all of these are the others of."""
+        """The value of five elements, of which every second one counts, at 0 or infinity."""
         inner, outer = self.inner**2, self.outer**2
         return _plus(d[0], inner * outer, _plus(d[2], -inner - outer, d[4]))
 
@@ -118,7 +118,8 @@ class _Pairs:
 
 
 NEXT, APART = _Pairs(INNER, OUTER), _Pairs(INNER_APART, OUTER_APART)
-"""With the usual points, 1 and 2, errors are about twice as large (decision 120)."""
+"""With the usual points, 1 and 2, errors of the former are about twice as large (decision 120); of the latter, see
+decision 126."""
 
 
 def _input_of_four(d: Sequence[TirExpr]) -> list[TirExpr]:

@@ -62,7 +62,8 @@ class Convolution:
 
     @property
     def pairs(self) -> tuple[int, ...]:
-        """Tiles of 4 x 4 outputs are rounded by the elements of 6 x 6: too much where a window has one tap of nine."""
+        """Tiles of 4 x 4 outputs are rounded by the elements of 6 x 6 or 9 x 9: too much where a window has one tap of
+        nine."""
         return PAIRS if self.least >= MIN_TAPS else PAIRS[:1]
 
     @property

@@ -112,7 +112,7 @@ class Transforms:
                 self._write(lines, kernel, row)
 
     @property
-    def _apart(self) -> int:
+    def _rows_of_line(self) -> int:
         """Rows of the buffer of elements that a line of results takes: it is as many times as long as tiles have
         outputs."""
         return self.filtering.points // self.outputs
@@ -126,7 +126,7 @@ class Transforms:
             along = _interleaved(results[i * self.outputs : (i + 1) * self.outputs])
             for part, value in enumerate(along):
                 place = ramp((vector * i64(self.outputs) + i64(part)) * i64(self.lanes))
-                I.buffer_store(lines, value, [i64(i * self._apart), place])
+                I.buffer_store(lines, value, [i64(i * self._rows_of_line), place])
 
     def _write(self, lines: TirExpr, kernel: TirExpr, row: TirExpr) -> None:
         context, own = self.context, self.own
@@ -142,7 +142,7 @@ class Transforms:
                 with I.serial(i64(0), i64(-(-own.width // lanes))) as v:
                     x = I.Bind(v * i64(lanes))
                     values = {of_kernels: kernel, of_images: image, of_lines: y, of_columns: x}
-                    place = i64(i * self._apart), row * i64(self.outputs * self.in_row) + x
+                    place = i64(i * self._rows_of_line), row * i64(self.outputs * self.in_row) + x
                     store_results(context, values, lines, place, i64(own.width), lanes)
 
     def _of_row(self, row: TirExpr) -> tuple[TirExpr, TirExpr]:

@@ -70,7 +70,7 @@ def test_windows_are_as_far_apart_along_both_axes() -> None:
     assert "one or two elements apart" in answer.reason
 
 
-def test_windows_two_apart_have_tiles_of_four_or_eight_elements() -> None:
+def test_tiles_of_windows_two_apart_are_four_or_eight_elements_apart() -> None:
     own = taken(conv2d(pad=1, h=28, w=27, stride=2))
     assert (own.height, own.width, own.least) == (14, 14, 2)
     found = [(each.span, each.tile, each.side) for each in (own.by(pairs).filtering for pairs in own.pairs)]
