@@ -80,7 +80,7 @@ def _taps(layout: PackLayout, text: Text) -> str:
     sizes = [size for (size,) in layout.dims]
     kernels, channels, *_ = (sizes[dim] for dim in layout.filter)
     strides = ", ".join(text(math.prod(sizes[dim + 1 :])) for dim in layout.filter)
-    points = FILTERS[layout.outputs, layout.apart]
+    points = FILTERS[layout.outputs, layout.stride]
     matrix = ", ".join(f"{{{', '.join(map(repr, row))}}}" for row in points)
     steps = text(layout.packed_shape(sizes)[1])
     return f"{{{text(kernels)}, {text(channels)}, {steps}, {{{strides}}}, {len(points)}, {{{matrix}}}}}"

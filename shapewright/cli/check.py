@@ -12,7 +12,8 @@ from shapewright.cli.output import CommandFailed, ExitCode, as_json, emit, quiet
 from tuner.errors import InvalidInput
 
 LIBRARY = click.Path(path_type=Path, exists=True)
-JOB_FILES = (".yaml", ".yml", ".json")
+ARCHIVE = b"PK"
+"""How a ZIP archive begins, which a snapshot is."""
 
 
 @click.command()
@@ -37,7 +38,7 @@ def check(*, directory: Path, against: Path | None, seconds: float, json_output:
     from shapewright.snapshot.writing import library_folders  # noqa: PLC0415
     from tuner.library.package import MANIFEST, read_files  # noqa: PLC0415
 
-    if directory.is_file() and directory.suffix.lower() in JOB_FILES:
+    if directory.is_file() and not _is_archive(directory):
         remedy = "give a directory of `pull` or `tune -o`, or a snapshot; `shapewright explain` checks a job file"
         raise InvalidInput("DIR", f"{directory} is no library and no snapshot", remedy)
     folders = library_folders(directory)
@@ -55,6 +56,15 @@ def check(*, directory: Path, against: Path | None, seconds: float, json_output:
     if not document["good"]:
         raise CommandFailed(ExitCode.JOB_FAILED, text, result=document)
     emit(document, json_output, text)
+
+
+def _is_archive(file: Path) -> bool:
+    """Whether it begins as a snapshot does, damaged or not. Raises InvalidInput."""
+    try:
+        with file.open("rb") as stream:
+            return stream.read(len(ARCHIVE)) == ARCHIVE
+    except OSError as error:
+        raise InvalidInput("DIR", f"{file} cannot be read: {error.strerror or error}", "its permissions") from error
 
 
 COMMANDS = (check,)

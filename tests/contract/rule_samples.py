@@ -164,7 +164,7 @@ SAMPLES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
             extents={"b": "T", "c": 16, "p": 5, "q": 3, "o": 16, "r": 3, "s": 3}, shapes={"x": ["c", "b", 5, 5]},
             constant=["w"], padded={"x": 0.5},
         ),
-        "two-apart": _op("conv2d", epilogue=("bias", "relu"), b="T", c=17, h=15, w=38, o=18, r=3, s=3, stride=2, pad=1),
+        "stride-2": _op("conv2d", epilogue=("bias", "relu"), b="T", c=17, h=15, w=38, o=18, r=3, s=3, stride=2, pad=1),
         "taps-across-first": _program(
             "out[b, o, p, q] = sum(c, s, r) x[b, c, p + r - 1, q + s - 1] * w[o, c, r, s]",
             extents={"b": "T", "c": 16, "p": 5, "q": 4, "o": 16, "r": 3, "s": 3}, shapes={"x": ["b", "c", 5, 4]},

@@ -61,7 +61,7 @@ class PackLayout:
 
     ``filter``: the dims of a weight that are kernels, channels, and the taps down and across, 3 of each. What is packed
     is ``G g G^T`` of the taps ``g`` of a kernel (Lavin and Gray, CVPR 2016, section 4.1) for ``outputs`` along each
-    axis, of windows so far ``apart``, computed in float64: matrix row ``p * kernels + o`` is element ``p`` (by rows) of
+    axis, with this ``stride``, computed in float64: matrix row ``p * kernels + o`` is element ``p`` (by rows) of
     kernel ``o``, by channels.
 
     ``numbers``: what the matrix is of, where it is not the weight's own elements; one at most.
@@ -84,7 +84,7 @@ class PackLayout:
     whole: int = 1
     filter: tuple[int, ...] = ()
     outputs: int = 2
-    apart: int = 1
+    stride: int = 1
     numbers: tuple[Numbers, ...] = ()
     blocks: bool = False
 
@@ -115,7 +115,7 @@ class PackLayout:
         parts = [size for dim in self.dims for size in dim]
         if self.filter:
             kernels, channels, *_ = (parts[dim] for dim in self.filter)
-            return 1, len(FILTERS[self.outputs, self.apart]) ** 2 * kernels, channels
+            return 1, len(FILTERS[self.outputs, self.stride]) ** 2 * kernels, channels
         batch, of_row, of_step = (math.prod(parts[at] for at in each) for each in (self.batch, self.rows, self.steps))
         return batch, of_row, of_step
 
@@ -129,7 +129,7 @@ class PackLayout:
         """What ``layout_from_json`` reads; ``kind`` names the form."""
         if self.filter:
             sizes = [size for (size,) in self.dims]
-            return {"kind": FILTER_KINDS[self.outputs, self.apart], "sizes": sizes, "order": list(self.filter)}
+            return {"kind": FILTER_KINDS[self.outputs, self.stride], "sizes": sizes, "order": list(self.filter)}
         usual = {"group": (self.group, 1), "offset": (self.offset, 0), "whole": (self.whole, 1)}
         words: dict[str, Any] = {"panel": self.panel}
         words |= {name: value for name, (value, default) in usual.items() if value != default}
@@ -266,9 +266,9 @@ def _numbers_from_json(data: Mapping[str, Any]) -> Numbers:
     return Numbers(rows, steps, index, shift, joined)
 
 
-def filter_layout(sizes: Sequence[int], order: tuple[int, ...], outputs: int = 2, apart: int = 1) -> PackLayout:
+def filter_layout(sizes: Sequence[int], order: tuple[int, ...], outputs: int = 2, stride: int = 1) -> PackLayout:
     """That of a weight of ``sizes`` for minimal filtering, whose dims are kernels, channels and taps in this order."""
-    return PackLayout(1, dims=tuple((size,) for size in sizes), filter=order, outputs=outputs, apart=apart)
+    return PackLayout(1, dims=tuple((size,) for size in sizes), filter=order, outputs=outputs, stride=stride)
 
 
 def _part_from_json(

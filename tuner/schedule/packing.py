@@ -40,7 +40,7 @@ def _matrices(layout: PackLayout, array: NDArray[Any]) -> NDArray[Any]:
     if layout.filter:
         taps, points = (
             array.transpose(layout.filter).astype(np.float64),
-            np.array(FILTERS[layout.outputs, layout.apart]),
+            np.array(FILTERS[layout.outputs, layout.stride]),
         )
         return np.asarray(np.einsum("ir,ocrs,js->ijoc", points, taps, points).reshape(sizes))
     parts = array.reshape([size for dim in layout.dims for size in dim] or array.shape)

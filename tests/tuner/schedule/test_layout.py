@@ -240,7 +240,7 @@ def test_taps_are_transformed_for_tiles_of_four_by_four_outputs() -> None:
 
 
 @pytest.mark.parametrize(("outputs", "points"), [(2, [1, -1]), (4, [1 / 2, -1 / 2, 3 / 2, -3 / 2])])
-def test_taps_of_windows_two_apart_are_transformed_as_two_filterings(outputs: int, points: list[float]) -> None:
+def test_taps_with_a_stride_of_2_are_transformed_as_two_filterings(outputs: int, points: list[float]) -> None:
     weight = np.random.default_rng(0).standard_normal((5, 7, 3, 3)).astype(np.float32)
     layout = filter_layout(weight.shape, (0, 1, 2, 3), outputs, 2)
     packed, count = layout.pack(weight), 2 * outputs + 1

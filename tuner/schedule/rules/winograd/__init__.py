@@ -4,8 +4,8 @@ Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks" (CVPR 2016),
 four neighbouring outputs from a tile of 4 x 4 elements with 16 multiplications in place of 36, F(4 x 4, 3 x 3) sixteen
 from a tile of 6 x 6 with 36 in place of 144. The tile and the taps are transformed, multiplied element by element and
 summed over the channels, which is a product of matrices for each element of a tile, and the sums are transformed back.
-Windows two apart are filtered likewise, with 25 multiplications in place of 36, or 81 in place of 144 (filtering.py).
-The rule takes images with channels outside, windows of 3 x 3 elements one or two elements apart, and constant weights.
+With a stride of 2 there are 25 multiplications in place of 36, or 81 in place of 144 (filtering.py).
+The rule takes images with channels outside, windows of 3 x 3 elements, a stride of 1 or 2, and constant weights.
 A micro-kernel has these axes:
 
 =========  ====================================================================================================
@@ -61,8 +61,7 @@ LINE, WRITTEN = 45.0, 12.0
 """A line of a vector of tiles whose elements are picked, and a vector of outputs that is written."""
 INPUT = {(2, 1): 50.0, (4, 1): 250.0, (2, 2): 80.0, (4, 2): 560.0}
 OUTPUT = {(2, 1): 50.0, (4, 1): 110.0, (2, 2): 30.0, (4, 2): 80.0}
-"""A vector of tiles in one channel of the image, and of the output; by the outputs of a tile along an axis, and how far
-apart windows are."""
+"""A vector of tiles in one channel of the image, and of the output; by outputs of a tile along an axis, and stride."""
 WITHIN, BEYOND = 1.0, 8.0
 """The panels and sums of a block over L2 up to which it holds them, and from which on all of them come from L3."""
 TRANSFERS = 4.0
@@ -144,7 +143,7 @@ class Winograd(TirRule):
         names = own.form.m[0], own.columns.channel, *(dim.window for dim in own.columns.dims[1:])
         order = tuple(axes.index(name) for name in names if name is not None)
         sizes = tuple(task.workload.sizes[name].constant or 0 for name in axes)
-        return {own.form.left.tensor: filter_layout(sizes, order, own.filtering.outputs, own.filtering.apart)}
+        return {own.form.left.tensor: filter_layout(sizes, order, own.filtering.outputs, own.filtering.stride)}
 
     def body(self, task: SearchTask, kernel: MicroKernel, function: KernelFunction) -> None:
         own = convolution_of(task.workload).by(kernel.get("pairs"))
@@ -195,8 +194,8 @@ def _transforms(task: SearchTask, own: Convolution, lines: int, extents: Extents
     tiles, of_rows = rows * own.tiles_in_row, rows * -(-own.tiles_in_row // lanes)
     vectors = blocks * np.ceil(tiles / blocks / lanes)
     filtering = own.filtering
-    which = filtering.outputs, filtering.apart
-    forward = own.channels * (of_rows * filtering.tile * LINE * filtering.apart + vectors * INPUT[which])
+    which = filtering.outputs, filtering.stride
+    forward = own.channels * (of_rows * filtering.tile * LINE * filtering.stride + vectors * INPUT[which])
     backward = own.kernels * (vectors * OUTPUT[which] + of_rows * filtering.outputs**2 * WRITTEN)
     # What is written of a block and read again, as far as L2 does not hold it.
     size = 4 * (filtering.points * own.channels + filtering.side**2 * own.kernels) * tiles

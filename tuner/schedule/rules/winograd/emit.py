@@ -161,11 +161,11 @@ def _each_product(filtering: Filtering, use: Callable[[TirExpr, TirExpr, TirExpr
     """Every product of a block: its number, the point whose sums it has, and whether it is the first one there; None
     where all are. Those of a point are next to each other, so that its sums stay in cache.
 
-    Of windows two apart, numbers of even elements come first along each axis, then those of odd ones, which have the
+    With a stride of 2, numbers of even elements come first along each axis, then those of odd ones, which have the
     same points but infinity.
     """
     side = filtering.side
-    if filtering.apart == 1:
+    if filtering.stride == 1:
         with I.serial(i64(0), i64(filtering.points)) as point:
             use(point, point, None)
         return

@@ -1,12 +1,12 @@
 """Minimal filtering of windows of 3 x 3 taps: F(m x m, 3 x 3) computes m x m neighbouring outputs from a tile of
-m + 2 by m + 2 elements, or of 2 m + 1 by 2 m + 1 where windows are two elements apart.
+m + 2 by m + 2 elements, or of 2 m + 1 by 2 m + 1 with a stride of 2.
 
 Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks" (CVPR 2016), section 4; the transforms are those of
 Toom and Cook: polynomials are multiplied by their values at points. ``filters.FILTERS`` has what becomes of the taps.
 
-Windows two apart are two filterings: the first and the last tap meet the even elements of a tile, the middle one the
-odd ones. That of two taps has the points and infinity, that of one tap the same points. Both have their sums there, so
-that they are added before they are transformed back.
+With a stride of 2 there are two filterings: the first and the last tap meet the even elements of a tile, the middle
+one the odd ones. That of two taps has the points and infinity, that of one tap the same points. Both have their sums
+there, so that they are added before they are transformed back.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tuner.schedule.filters import INNER, INNER_APART, OUTER, OUTER_APART
+from tuner.schedule.filters import INNER, INNER_STRIDED, OUTER, OUTER_STRIDED
 from tuner.schedule.tir import TirExpr
 from tuner.schedule.vector.arithmetic import bound, like, multiply_add
 
@@ -25,28 +25,28 @@ Along = Callable[[Sequence[TirExpr]], list[TirExpr]]
 
 @dataclass(frozen=True)
 class Filtering:
-    """F(m x m, 3 x 3) of ``outputs`` m, of windows so far ``apart``. ``input``: B^T, from the elements of a tile to
+    """F(m x m, 3 x 3) of ``outputs`` m, with this ``stride``. ``input``: B^T, from the elements of a tile to
     what is multiplied; ``output``: A^T, from sums of products to outputs."""
 
     outputs: int
-    apart: int
+    stride: int
     input: Along
     output: Along
 
     @property
     def span(self) -> int:
         """Elements from a tile to the next one."""
-        return self.outputs * self.apart
+        return self.outputs * self.stride
 
     @property
     def tile(self) -> int:
         """Elements of a tile along each axis, and numbers that they become."""
-        return self.span - self.apart + TAPS
+        return self.span - self.stride + TAPS
 
     @property
     def side(self) -> int:
         """Points along each axis, at each of which there is a sum."""
-        return self.outputs + -(-TAPS // self.apart) - 1
+        return self.outputs + -(-TAPS // self.stride) - 1
 
     @property
     def points(self) -> int:
@@ -117,7 +117,7 @@ class _Pairs:
         ]
 
 
-NEXT, APART = _Pairs(INNER, OUTER), _Pairs(INNER_APART, OUTER_APART)
+NEXT, STRIDED = _Pairs(INNER, OUTER), _Pairs(INNER_STRIDED, OUTER_STRIDED)
 """With the usual points, 1 and 2, errors of the former are about twice as large (decision 120); of the latter, see
 decision 126."""
 
@@ -131,31 +131,31 @@ def _output_of_four(m: Sequence[TirExpr]) -> list[TirExpr]:
     return NEXT.back(m[1:5], m[5], m[0])
 
 
-# -- of windows two apart: the points +-1 and infinity, or +-a, +-b and infinity ---------------------------------------
-def _input_of_two_apart(d: Sequence[TirExpr]) -> list[TirExpr]:
+# -- with a stride of 2: the points +-1 and infinity, or +-a, +-b and infinity -----------------------------------------
+def _input_of_two_strided(d: Sequence[TirExpr]) -> list[TirExpr]:
     even, odd = d[::2], d[1::2]
     of_even, of_odd = ([bound(each[1] + each[0]), bound(each[1] - each[0])] for each in (even, odd))
     return [*of_even, bound(even[2] - even[0]), *of_odd]
 
 
-def _output_of_two_apart(m: Sequence[TirExpr]) -> list[TirExpr]:
+def _output_of_two_strided(m: Sequence[TirExpr]) -> list[TirExpr]:
     return [bound(m[0] + m[1]), bound(bound(m[0] - m[1]) + m[2])]
 
 
-def _input_of_four_apart(d: Sequence[TirExpr]) -> list[TirExpr]:
+def _input_of_four_strided(d: Sequence[TirExpr]) -> list[TirExpr]:
     even, odd = d[::2], d[1::2]
-    return [*APART.at(even), APART.beyond(even), *APART.at(odd)]
+    return [*STRIDED.at(even), STRIDED.beyond(even), *STRIDED.at(odd)]
 
 
-def _output_of_four_apart(m: Sequence[TirExpr]) -> list[TirExpr]:
-    return APART.back(m[:4], m[4])
+def _output_of_four_strided(m: Sequence[TirExpr]) -> list[TirExpr]:
+    return STRIDED.back(m[:4], m[4])
 
 
 _ALL = (
     Filtering(2, 1, _input_of_two, _output_of_two),
     Filtering(4, 1, _input_of_four, _output_of_four),
-    Filtering(2, 2, _input_of_two_apart, _output_of_two_apart),
-    Filtering(4, 2, _input_of_four_apart, _output_of_four_apart),
+    Filtering(2, 2, _input_of_two_strided, _output_of_two_strided),
+    Filtering(4, 2, _input_of_four_strided, _output_of_four_strided),
 )
-FILTERINGS = {(each.outputs, each.apart): each for each in _ALL}
-"""By outputs, and how far apart windows are."""
+FILTERINGS = {(each.outputs, each.stride): each for each in _ALL}
+"""By outputs and stride."""

@@ -58,7 +58,7 @@ class Convolution:
 
     def by(self, pairs: int, shares: int = 1) -> Convolution:
         """With tiles of so many pairs of outputs along each axis, and so many shares of their rows."""
-        return replace(self, filtering=FILTERINGS[2 * pairs, self.filtering.apart], shares=shares)
+        return replace(self, filtering=FILTERINGS[2 * pairs, self.filtering.stride], shares=shares)
 
     @property
     def pairs(self) -> tuple[int, ...]:
@@ -134,9 +134,9 @@ def match(workload: Workload) -> Convolution:
     if not is_single or columns is None or len(columns.dims) != IMAGE_DIMS:
         raise Mismatch("not a convolution of images with channels outside and constant weights")
     images, *axes = columns.dims
-    apart, *others = (dim.step for dim in axes)
-    is_known = images.step == 1 and others == [apart] and (min(FILTERINGS)[0], apart) in FILTERINGS
-    need(is_known, "not windows that are one or two elements apart along both axes")
+    stride, *others = (dim.step for dim in axes)
+    is_known = images.step == 1 and others == [stride] and (min(FILTERINGS)[0], stride) in FILTERINGS
+    need(is_known, "not a stride of 1 or 2, the same along both axes")
     taps = [form.parts[dim.window].extent.constant if dim.window is not None else None for dim in axes]
     is_tile = images.window is None and not images.first and taps == [TAPS, TAPS]
     need(is_tile and all(dim.dilation == 1 for dim in axes), f"not windows of {TAPS} x {TAPS} neighbours")
@@ -154,7 +154,7 @@ def match(workload: Workload) -> Convolution:
     height, width = columns.sizes
     lengths = [workload.tensors[columns.read.tensor].dims[at].constant or 0 for at in columns.at[1:]]
     least = min(_least(dim, *each) for dim, *each in zip(axes, columns.sizes, lengths, strict=True))
-    form, filtering = replace(form, out_roles=None), FILTERINGS[2, apart]
+    form, filtering = replace(form, out_roles=None), FILTERINGS[2, stride]
     return Convolution(form, columns, columns.channels, kernels, height, width, least, filtering)
 
 

@@ -23,7 +23,7 @@ from tuner.schedule.rules.winograd.pattern import PAIRS
 
 RULE = Winograd()
 SERVER = Target.from_json({"kind": "llvm", "mcpu": "sapphirerapids", "num-cores": 1})
-APART = pytest.mark.parametrize("stride", [1, 2])
+STRIDES = pytest.mark.parametrize("stride", [1, 2])
 
 
 def task(target: Target, threads: int = 1, epilogue: tuple[str, ...] = (), **sizes: int) -> SearchTask:
@@ -49,7 +49,7 @@ def test_kernels_are_right_at_any_size(share: int, mcpu: str, data: st.DataObjec
     assert built_problems(own, kernel, [own.workload.dims({"T": number}) for number in images]) == []
 
 
-@APART
+@STRIDES
 @pytest.mark.parametrize(("pairs", "mr", "kernels"), [(1, 6, 20), (2, 6, 20), (2, 14, 17), (1, 14, 28)])
 def test_threads_share_channels_of_the_output(pairs: int, mr: int, kernels: int, stride: int) -> None:
     """Ragged tiles of channels, one tile and a ragged one, and as many tiles as threads."""
@@ -71,7 +71,7 @@ def test_theory_prefers_shares_of_channels_for_one_small_image() -> None:
     assert rows_s[1] < channels_s[1]
 
 
-@APART
+@STRIDES
 @pytest.mark.parametrize("pairs", PAIRS)
 def test_sums_over_many_channels_are_within_the_bounds(pairs: int, stride: int) -> None:
     own = task(native(), c=512, h=6 * stride, w=6 * stride, o=16, pad=1, stride=stride)
@@ -80,7 +80,7 @@ def test_sums_over_many_channels_are_within_the_bounds(pairs: int, stride: int) 
     assert built_problems(own, kernel, [own.workload.dims({"T": 2})]) == []
 
 
-@APART
+@STRIDES
 @pytest.mark.parametrize("pairs", PAIRS)
 def test_errors_are_about_those_of_sums_in_order(pairs: int, stride: int) -> None:
     """Of activations behind a ReLU: the root mean square of the errors, beside that of sums in float32 in order."""
@@ -112,7 +112,7 @@ def test_lanes_past_the_last_tile_are_not_computed_from_what_memory_held() -> No
     assert not computes_with_denormals(own, RULE.default_kernel(own), own.workload.dims({"T": 1}))
 
 
-@APART
+@STRIDES
 @pytest.mark.parametrize(("mr", "nv", "ku"), [(6, 4, 1), (8, 2, 8)])
 def test_accumulators_stay_in_registers(mr: int, nv: int, ku: int, stride: int) -> None:
     own = task(SERVER, c=64, h=28, w=28, o=64, pad=1, stride=stride)

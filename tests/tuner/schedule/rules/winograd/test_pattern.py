@@ -41,7 +41,7 @@ def test_a_convolution_has_the_sizes_of_its_output() -> None:
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
-        ({"stride": 3, "pad": 1}, "one or two elements apart"),
+        ({"stride": 3, "pad": 1}, "a stride of 1 or 2"),
         ({"dilation": 2}, "3 x 3"),
         ({"r": 1, "s": 3}, "3 x 3"),
         ({"c": 12}, "fewer than 16 channels"),
@@ -58,7 +58,7 @@ def test_others_are_refused(fields: dict[str, Any], reason: str) -> None:
     assert reason in answer.reason
 
 
-def test_windows_are_as_far_apart_along_both_axes() -> None:
+def test_the_stride_is_the_same_along_both_axes() -> None:
     answer = match(
         workload_from_json({
             "program": "out[b, o, p, q] = sum(c, r, s) x[b, c, p + r, 2 * q + s] * w[o, c, r, s]",
@@ -67,10 +67,10 @@ def test_windows_are_as_far_apart_along_both_axes() -> None:
         })
     )  # fmt: skip
     assert isinstance(answer, NoMatch)
-    assert "one or two elements apart" in answer.reason
+    assert "a stride of 1 or 2" in answer.reason
 
 
-def test_tiles_of_windows_two_apart_are_four_or_eight_elements_apart() -> None:
+def test_tiles_with_a_stride_of_2_are_four_or_eight_elements_apart() -> None:
     own = taken(conv2d(pad=1, h=28, w=27, stride=2))
     assert (own.height, own.width, own.least) == (14, 14, 2)
     found = [(each.span, each.tile, each.side) for each in (own.by(pairs).filtering for pairs in own.pairs)]
