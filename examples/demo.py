@@ -40,6 +40,7 @@ from examples.local_service import local_service, say  # noqa: E402
 from tuner.device_speed import over_all  # noqa: E402
 from tuner.measure.timing.protocol import Anchor  # noqa: E402
 from tuner.measure.timing.turns import LEAST_TURNS, TurnTaking, called  # noqa: E402
+from tuner.measure.timing.waiting import waited_s  # noqa: E402
 from tuner.program.job.documents import read_yaml  # noqa: E402
 from tuner.program.target import native  # noqa: E402
 from tuner.search.comparison import ratio_of, times_of  # noqa: E402
@@ -246,7 +247,7 @@ def _compare(library: sw.Library, theory: sw.Library) -> Timed:
         flops = workload.flops(dims)
         rows.append({"shape": value, "m": m, "kernel": kernel, "tuned_on": value in tuned, "flops": flops})
     say(f"\ntiming {len(rows)} shapes in turns, for up to {TURNS_S:g} s")
-    turns = TurnTaking(blocks, Anchor().seconds, TURNS_S).run()
+    turns = TurnTaking(blocks, Anchor().seconds, TURNS_S, waited=waited_s).run()
     if len(turns.seconds) < LEAST_TURNS:
         rows = [row | {"ours_s": None, "rivals_s": {}} for row in rows]
         return Timed(library, rows, [], wrong, None, "")

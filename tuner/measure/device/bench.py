@@ -52,7 +52,7 @@ class Bench:
         self._made: Made = {}
         self._cases: list[Case] | None = None
         self._arrays: dict[tuple[str, tuple[int, ...], Domain, Layout | None], Array] = {}
-        self._timer = Timer(place.anchor)
+        self._timer = Timer(place.anchor, place.waited)
         self.is_over = False
         self._appetite, self._own_before = Appetite(), 0
 
@@ -111,7 +111,7 @@ class Bench:
             if data["with_numpy"]:
                 own.append(self._place.numpy(dims, self._array))
             contenders.append(own)
-        result = TurnTaking(contenders, self._place.anchor, data["seconds"]).run()
+        result = TurnTaking(contenders, self._place.anchor, data["seconds"], waited=self._place.waited).run()
         return replace(result, blas=self._place.blas())
 
     def end_if_greedy(self) -> None:

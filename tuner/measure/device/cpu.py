@@ -22,6 +22,7 @@ from tuner.measure.timing.baselines import MakeArray, flush_of_numpy, measure_ba
 from tuner.measure.timing.caches import flush_of, flushed
 from tuner.measure.timing.protocol import Anchor, Flush, Timer
 from tuner.measure.timing.turns import Contender, called
+from tuner.measure.timing.waiting import waited_s
 from tuner.measure.verification.guarded import Array, Guarded
 from tuner.program.job.task import SearchTask
 from tuner.program.language.workload import WorkloadInstance
@@ -45,6 +46,9 @@ class CpuPlace:
 
     def anchor(self) -> float:
         return self._anchor.seconds()
+
+    def waited(self) -> float:
+        return waited_s()
 
     def run(self, call: Callable[..., object], operands: Sequence[Guarded]) -> None:
         call(*(tensor_of(each.array) for each in operands))

@@ -38,6 +38,9 @@ class Place(Protocol):
     def anchor(self) -> float:
         """The seconds of a fixed piece of work, just now."""
 
+    def waited(self) -> float:
+        """The seconds that threads which candidates run on have waited for a core so far."""
+
     def run(self, call: Callable[..., object], operands: Sequence[Guarded]) -> None:
         """One call; what it wrote, and where, is in the operands and what surrounds them afterwards."""
 

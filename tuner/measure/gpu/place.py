@@ -19,6 +19,7 @@ from tuner.measure.timing.baselines import MakeArray
 from tuner.measure.timing.caches import flushed_inputs
 from tuner.measure.timing.protocol import Flush, Timer
 from tuner.measure.timing.turns import Contender
+from tuner.measure.timing.waiting import never
 from tuner.measure.verification.guarded import ALIGNMENT, Array, Guarded
 from tuner.program.job.cache import Cache
 from tuner.program.job.task import SearchTask
@@ -65,6 +66,10 @@ class GpuPlace:
     def anchor(self) -> float:
         self._watch_clock()
         return self._spin.seconds()
+
+    def waited(self) -> float:
+        """None: candidates run on the GPU."""
+        return never()
 
     def run(self, call: Callable[..., object], operands: Sequence[Guarded]) -> None:
         with ExitStack() as held:

@@ -11,7 +11,8 @@ Protocol v3, for one micro-kernel on one instance:
 - the latency is the median of the samples;
 - before, between and after the samples a fixed piece of work is timed (see Anchor): how fast the core ran;
 - where that took DISTURBED times as long as beside the middle one of the last RECENT readings, the reading is taken
-  again, AGAIN times at most: the least disturbed one counts.
+  again, AGAIN times at most: the least disturbed one counts. What threads waited for a core meanwhile counts as time
+  of the anchor (see waiting.py).
 
 A change of anything here takes another name.
 """
@@ -26,6 +27,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+
+from tuner.measure.timing.waiting import Waited, never, slowed
 
 Flush = Callable[[], object]
 """Brings operands out of the caches (see tuner.measure.timing.caches)."""
@@ -71,14 +74,17 @@ class Anchor:
 
 
 class Timer:
-    """Measures by the protocol; ``anchor()`` gives the time of the fixed piece of work just then.
+    """Measures by the protocol; ``anchor()`` gives the time of the fixed piece of work just then, ``waited()`` what
+    threads have waited for a core so far.
 
     What disturbs a core slows the anchor more than most kernels, or less: dividing by it then does harm. What is no
     trial may do with fewer samples at ``least``, or with fewer readings taken ``again``, where time is short.
     """
 
-    def __init__(self, anchor: Callable[[], float], least: int = MIN_SAMPLES, again: int = AGAIN) -> None:
-        self._anchor, self._least, self._again = anchor, least, again
+    def __init__(
+        self, anchor: Callable[[], float], waited: Waited = never, *, least: int = MIN_SAMPLES, again: int = AGAIN
+    ) -> None:
+        self._anchor, self._waited, self._least, self._again = anchor, waited, least, again
         self._recent: deque[float] = deque(maxlen=RECENT)
 
     def measure(self, call: Callable[[], object], sample: Sample) -> Timed:
@@ -101,14 +107,16 @@ class Timer:
         return Timed(min(samples), samples, min(anchors))
 
     def _reading(self, sample: Sample, number: int, repeat: int) -> tuple[float, Timed]:
-        """The anchor's median time, and the latency."""
+        """How disturbed it is, as a time of the anchor, and the latency."""
+        began_s, waited_s = time.perf_counter(), self._waited()
         anchors: list[float] = []
         samples = sample(number, repeat, lambda: anchors.append(self._anchor()))
         anchors.append(self._anchor())
         # Each sample by the anchors on both its sides: a speed that drifts evenly cancels out.
         paces = [2 * taken / (anchors[place] + anchors[place + 1]) for place, taken in enumerate(samples)]
         latency_s = statistics.median(samples)
-        return statistics.median(anchors), Timed(latency_s, samples, latency_s / statistics.median(paces))
+        pace = slowed(statistics.median(anchors), self._waited() - waited_s, time.perf_counter() - began_s)
+        return pace, Timed(latency_s, samples, latency_s / statistics.median(paces))
 
 
 def warm_up(call: Callable[[], object]) -> float:

@@ -102,6 +102,13 @@ WRITES_TO_THE_TRACKER = """
     if (!getsockopt(number, SOL_SOCKET, SO_ACCEPTCONN, &listens, &length) && listens) out[0] += 1e9;
   }
 """
+READS_WHAT_IT_WAITED = """
+  char name[64];
+  snprintf(name, sizeof name, "/proc/self/task/%d/schedstat", (int)syscall(SYS_gettid));
+  int file = open(name, O_RDONLY);
+  out[0] += 1e9 * (file == -1);
+  close(file);
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +216,12 @@ def test_nothing_that_a_measurement_needs_is_changed(device: Device, runner: Rpc
     assert (bound["NoNewPrivs"], bound["Seccomp"]) == ("1", "2")
     limits = Path(f"/proc/{session.pid}/limits").read_text()
     assert re.search(r"Max core file size +0 +0 ", limits)
+
+
+@pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="this kernel does not count what threads wait")
+def test_what_threads_waited_for_a_core_is_known(device: Device, runner: RpcRunner) -> None:
+    (result,) = runner.run(TASK, [request(READS_WHAT_IT_WAITED)])
+    assert result.ok, result.error
 
 
 def test_open_files_are_bounded_below_what_the_system_bounds(device: Device, runner: RpcRunner) -> None:

@@ -110,6 +110,25 @@ def test_a_disturbed_reading_is_taken_again_and_the_least_disturbed_counts() -> 
     assert taken == [1.0, 3.0, 2.0, 1.0]
 
 
+def test_a_reading_whose_threads_waited_for_a_core_is_taken_again() -> None:
+    """The anchor, on one thread, sees nothing of what keeps another one busy."""
+    readings = iter([(2.0, 0.0), (4.0, 60.0), (3.0, 30.0), (2.0, 0.0)])
+    waited = {"s": 0.0}
+
+    def sample(number: int, repeat: int, before: Callable[[], None]) -> tuple[float, ...]:
+        latency_s, waits_s = next(readings)
+        waited["s"] += waits_s
+        for _ in range(repeat):
+            before()
+        return (latency_s,) * repeat
+
+    timer = Timer(lambda: 1.0, lambda: waited["s"])
+    assert timer.measure(lambda: None, sample).latency_s == 2.0
+    timed = timer.measure(lambda: None, sample)
+    assert (timed.latency_s, timed.anchor_s) == (2.0, 1.0)
+    assert next(readings, None) is None
+
+
 def test_who_has_no_time_takes_a_disturbed_reading_as_it_is() -> None:
     anchors = iter([1.0, 1.0, 3.0, 3.0])
 

@@ -101,6 +101,22 @@ def test_a_block_that_was_disturbed_is_taken_again() -> None:
     assert all(block == pytest.approx((1e-3, 1e-3)) for turn in turns.seconds for block in turn)
 
 
+def test_a_block_whose_threads_waited_for_a_core_is_taken_again() -> None:
+    """Its anchors, on one thread, saw nothing of it."""
+    machine = Machine()
+    samples = [0]
+
+    def contender(number: int) -> float:
+        samples[0] += 1
+        return machine.contender("a", 2e-3 if samples[0] == 9 else 1e-3)(number)
+
+    waits: list[list[Contender | None]] = [[contender]]
+    turns = TurnTaking(waits, machine.anchor, 10.0, machine.clock, lambda: 0.1 * (samples[0] >= 9)).run()
+    assert (turns.retaken, turns.disturbed) == (1, 0)
+    assert {anchor_s for turn in turns.anchors_s for anchor_s in turn} == {1e-6}
+    assert all(block == pytest.approx((1e-3,)) for turn in turns.seconds for block in turn)
+
+
 def test_what_stays_disturbed_is_counted() -> None:
     machine = Machine(slower=lambda now_s: 1.5 if now_s > 0.15 else 1.0)
     turns = machine.turns(a=1e-3, b=1e-3)
