@@ -3,7 +3,7 @@
 Schedule primitives reach about nine tenths of what this does: they cannot place prefetches, keep one stack slot for
 each accumulator vector, or give each ragged remainder code of its own (docs/decisions/0002). The loop nest is
 
-    for t in parallel(threads):                     a contiguous share of batches, of row blocks and of panels
+    for t in parallel(threads):                     a contiguous share of the batch's panels, and of row blocks
       for b in batch:
         [pack every panel]                          pack=2
         for block in row blocks of mb tiles:        these rows of the left operand stay in L2
@@ -81,8 +81,26 @@ class Nest:
             if "b" not in self.context.extent:
                 write(nest, tiles, panels, is_last)
                 return
-            with I.serial(*_part(self.context.extent["b"], batch, across)) as index:
-                write(Nest(nest.context.at(index)), tiles, panels, is_last)
+            with nest._batch(panels, batch, across) as (index, own):
+                write(Nest(nest.context.at(index)), tiles, own, is_last)
+
+    @contextmanager
+    def _batch(self, panels: Share, index: TirExpr, parts: int) -> Iterator[tuple[TirExpr, Share]]:
+        """A loop over the products of the ``index``-th of ``parts`` shares of the batch, and the panels of each: of the
+        first and the last product a share may have some of these panels, so that few products are shared evenly."""
+        products, (first, last) = self.context.extent["b"], panels
+        count = last - first
+        if parts == 1 or (isinstance(count, tirx.IntImm) and int(count) == 1):
+            with I.serial(*_part(products, index, parts)) as number:
+                yield number, panels
+            return
+        # No share is divided by nothing: of several ones of the panels some may be empty.
+        each = count if isinstance(count, tirx.IntImm) else I.Bind(tirx.max(count, i64(1)))
+        begin, end = map(I.Bind, _part(products * each, index, parts))
+        with I.serial(tirx.floordiv(begin, each), tirx.floordiv(end + each - i64(1), each)) as number:
+            done = I.Bind(number * each)
+            ahead, behind = tirx.max(begin - done, i64(0)), tirx.min(end - done, each)
+            yield number, (I.Bind(first + ahead), I.Bind(tirx.min(first + behind, last)))
 
     def product(self, tiles: Share, panels: Share, is_last: TirExpr) -> None:
         """One product of matrices: the rows and panels of this share."""

@@ -84,12 +84,14 @@ class Sizes:
         rows = self.task.threads / (across * columns * self.parts)
         self.k = np.where(self.parts > 1, np.ceil(self.depth / self.parts / self.lanes) * self.lanes, self.depth)
         self.products = np.asarray(extents["b"], np.float64)[None, :] if "b" in extents else np.ones_like(self.m)
-        self.batch = np.ceil(self.products / across)
         tiles = np.floor(self.m / self.mr)
         self.rest = self.m - tiles * self.mr
         self.tiles = np.ceil(tiles / rows)
         self.rows = np.minimum(self.tiles * self.mr + self.rest, self.m)
         self.panels = np.ceil(np.floor(self.n / self.nr) / columns)
+        # Of the first and the last product a share may have some panels.
+        each = np.maximum(np.ceil(np.ceil(self.n / self.nr) / columns), 1)
+        self.batch = np.ceil(self.products * each / across) / each
         # Last columns that are computed along k, by themselves.
         self.few = np.where(self.of["edge"] == FEW_ALONG_K, self.n % self.lanes, 0.0)
         self.ragged = np.ceil((self.n - np.floor(self.n / self.nr) * self.nr - self.few) / self.lanes)

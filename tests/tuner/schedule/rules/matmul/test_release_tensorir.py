@@ -3,9 +3,9 @@
 ``tests/data/release-0.1-tensorir.json`` holds, for eight workloads, the default kernel and five random ones: the values
 of the space's axes in the order of ``axes``, and the hash. Kernels measured by that release mean the same only while
 this holds. A change of the code that is meant takes another ``Matmul.version``, unless what was measured and
-verified stays true (lanes of masked loads that must be zero, and were by chance, are set to zero since). ``pytest
---update-golden`` of this file then writes the hashes of the same kernels anew. Hashes are those of the TVM version that
-pyproject.toml pins.
+verified stays true (lanes of masked loads that must be zero, and were by chance, are set to zero since) or holds as a
+bound (threads share odd batches evenly since, and take less time for them). ``pytest --update-golden`` of this file
+then writes the hashes of the same kernels anew. Hashes are those of the TVM version that pyproject.toml pins.
 """
 
 from __future__ import annotations
