@@ -68,7 +68,7 @@ class GpuPlace:
         return self._spin.seconds()
 
     def waited(self) -> float:
-        """None: candidates run on the GPU."""
+        """Nothing: candidates run on the GPU."""
         return never()
 
     def run(self, call: Callable[..., object], operands: Sequence[Guarded]) -> None:

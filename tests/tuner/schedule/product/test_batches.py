@@ -5,10 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.compiled import shortest
+from tests.compiled import built_problems, shortest
 from tests.contract.rule_samples import SAMPLES, sample_task
 from tests.contract.test_rule import RULE
-from tests.shares import chosen
+from tests.shares import chosen, every
+from tests.tuner.schedule.product import test_amx
+from tests.tuner.schedule.product.test_amx import unit  # noqa: F401
 from tests.tuner.schedule.product.test_parts import hold_everywhere
 from tuner.program.job.task import SearchTask
 from tuner.program.language.shape_vars import ShapeVar
@@ -48,6 +50,16 @@ def test_every_share_of_a_batch_is_right(case: tuple[str, str], threads: int) ->
     assert kernels
     for kernel in kernels:
         hold_everywhere(task, kernel)
+
+
+@pytest.mark.usefixtures("unit")
+@pytest.mark.parametrize("unit", ["emulated", "real"], indirect=True)
+@pytest.mark.parametrize("name", every(2, ["batched", "batched, rows"]))
+def test_shares_in_tiles_of_a_matrix_unit_are_right(name: str) -> None:
+    """Two products are shared by four threads."""
+    task = test_amx.task_of(name, threads=4)
+    kernel = test_amx.blocked(task, tb=4, tn=1, nv=1)
+    assert built_problems(task, kernel, [dict.fromkeys(task.workload.symbols, size) for size in (1, 17, 70)]) == []
 
 
 def test_an_odd_batch_is_shared_evenly() -> None:
