@@ -1,8 +1,8 @@
 """How long the threads of a process wait for a core that something else has.
 
-A kernel of several threads is as slow as the slowest of them, and threads that spin between two parallel loops yield
-their core: a process of the lowest priority, which no fixed piece of work on one thread notices, makes a kernel take a
-quarter longer, or twice as long. Linux counts what each thread waits.
+A kernel of several threads is as slow as the slowest of them. A process of the lowest priority beside it, of which the
+anchor (protocol.py) shows nothing, may make it take a quarter longer, or twice as long (docs/decisions/0128). Linux
+counts what each thread waits.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 Waited = Callable[[], float]
-"""Gives seconds that grow while threads wait."""
+"""Gives the seconds that threads have waited so far."""
 THREADS = Path("/proc/self/task")
 NANOSECONDS = 1e9
 
@@ -30,10 +30,11 @@ def waited_s() -> float:
 
 
 def never() -> float:
-    """Of a process whose threads make nothing slower by waiting."""
+    """What is timed runs on no thread of this process, or nobody asks."""
     return 0.0
 
 
-def slowed(pace: float, waited_s: float, seconds: float) -> float:
-    """What an anchor took, and as much longer as threads waited for a core meanwhile: how disturbed a reading is."""
-    return pace * (1 + max(0.0, waited_s) / seconds) if seconds > 0 else pace
+def slowed(anchor_s: float, waiting_s: float, reading_s: float) -> float:
+    """How disturbed a reading of ``reading_s`` seconds is: the time of its anchor, longer by the share of the reading
+    that threads spent waiting for a core."""
+    return anchor_s * (1 + max(0.0, waiting_s) / reading_s) if reading_s > 0 else anchor_s

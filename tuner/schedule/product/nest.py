@@ -86,21 +86,25 @@ class Nest:
 
     @contextmanager
     def _batch(self, panels: Share, index: TirExpr, parts: int) -> Iterator[tuple[TirExpr, Share]]:
-        """A loop over the products of the ``index``-th of ``parts`` shares of the batch, and the panels of each: of the
-        first and the last product a share may have some of these panels, so that few products are shared evenly."""
+        """A loop over the ``index``-th of ``parts`` shares of the batch: the number of a product, and its panels.
+
+        Shares are equal in panels: the first and the last product of one may be partial. A ragged last panel of less
+        than half the width belongs to the panel before it.
+        """
         products, (first, last) = self.context.extent["b"], panels
-        count = last - first
-        if parts == 1 or (isinstance(count, tirx.IntImm) and int(count) == 1):
+        counted = tirx.floordiv(self.n + i64(self.context.nr // 2), i64(self.context.nr))
+        # A share of the columns may be empty; the divisor must not be 0.
+        each = tirx.max(tirx.min(last, counted) - first, i64(1))
+        if parts == 1 or (isinstance(each, tirx.IntImm) and int(each) == 1):
             with I.serial(*_part(products, index, parts)) as number:
                 yield number, panels
             return
-        # No share is divided by nothing: of several ones of the panels some may be empty.
-        each = count if isinstance(count, tirx.IntImm) else I.Bind(tirx.max(count, i64(1)))
+        each = each if isinstance(each, tirx.IntImm) else I.Bind(each)
         begin, end = map(I.Bind, _part(products * each, index, parts))
         with I.serial(tirx.floordiv(begin, each), tirx.floordiv(end + each - i64(1), each)) as number:
             done = I.Bind(number * each)
-            ahead, behind = tirx.max(begin - done, i64(0)), tirx.min(end - done, each)
-            yield number, (I.Bind(first + ahead), I.Bind(tirx.min(first + behind, last)))
+            start = I.Bind(first + tirx.max(begin - done, i64(0)))
+            yield number, (start, I.Bind(tirx.Select(end - done < each, first + end - done, last)))
 
     def product(self, tiles: Share, panels: Share, is_last: TirExpr) -> None:
         """One product of matrices: the rows and panels of this share."""

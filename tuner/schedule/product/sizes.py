@@ -89,9 +89,7 @@ class Sizes:
         self.tiles = np.ceil(tiles / rows)
         self.rows = np.minimum(self.tiles * self.mr + self.rest, self.m)
         self.panels = np.ceil(np.floor(self.n / self.nr) / columns)
-        # Of the first and the last product a share may have some panels.
-        each = np.maximum(np.ceil(np.ceil(self.n / self.nr) / columns), 1)
-        self.batch = np.ceil(self.products * each / across) / each
+        self.batch = self._products_of_a_share(across, columns)
         # Last columns that are computed along k, by themselves.
         self.few = np.where(self.of["edge"] == FEW_ALONG_K, self.n % self.lanes, 0.0)
         self.ragged = np.ceil((self.n - np.floor(self.n / self.nr) * self.nr - self.few) / self.lanes)
@@ -99,6 +97,16 @@ class Sizes:
             exact = (self.of["edge"] > 0) | self.by_dots | (self.ragged == 0)
             self.ragged = np.where(exact, self.ragged, self.nv)
         self.columns = self.panels * self.nr + self.ragged * np.where(self.by_dots, self.nv, self.lanes) + self.few
+
+    def _products_of_a_share(self, across: Floats, columns: Floats) -> Floats:
+        """The products of a batch that the largest share has, the partial ones by their columns (Nest._batch)."""
+        width = np.maximum(self.n / columns, 1)
+        each = np.maximum(np.floor(width / self.nr + 0.5), 1)
+        panels = np.ceil(self.products * each / across)
+        rest = panels % each
+        # The first share begins with whole panels, the last one ends with the ragged one.
+        partial = np.maximum(rest * self.nr, width - (each - rest) * self.nr) / width
+        return np.asarray(np.floor(panels / each) + np.where(rest > 0, partial, 0.0))
 
     def _cut_blocks(self) -> None:
         """How a share is cut to blocks, strips and chunks, and the bytes of each."""

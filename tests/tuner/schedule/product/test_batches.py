@@ -62,14 +62,25 @@ def test_shares_in_tiles_of_a_matrix_unit_are_right(name: str) -> None:
     assert built_problems(task, kernel, [dict.fromkeys(task.workload.symbols, size) for size in (1, 17, 70)]) == []
 
 
-def test_an_odd_batch_is_shared_evenly() -> None:
+def expected_s(columns: int) -> list[float]:
+    """What theory expects of one to four products, in panels of 32 columns, that two threads share."""
     batch = ShapeVar("b", range(1, 9))
-    args = {"b": "b", "m": 64, "n": 256, "k": 64}
+    args = {"b": "b", "m": 64, "n": columns, "k": 64}
     task = SearchTask("batch_matmul_nt", args, (batch,), target=SKYLAKE, threads=2)
     rule = rules_of(task)[0]
     plain = dict(rule.default_kernel(task).values)
     kernel = rule.space(task).legal({**plain, "mr": 8, "nv": 2, "tb": 2, "tn": 1})
     assert kernel is not None
     at = extents_of(task.workload, [{"b": size} for size in (1, 2, 3, 4)])
-    one, two, three, four = estimate_s(task, [kernel], at)[0]
+    return [float(each) for each in estimate_s(task, [kernel], at)[0]]
+
+
+def test_an_odd_batch_is_shared_evenly() -> None:
+    one, two, three, four = expected_s(256)
     assert one < 0.7 * two and three < 0.85 * four
+
+
+def test_a_narrow_last_panel_is_no_share() -> None:
+    """A thread that had it alone would read all rows for a few columns."""
+    one, two, three, four = expected_s(33)
+    assert one == two and three == four
