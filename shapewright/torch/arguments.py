@@ -12,7 +12,7 @@ import math
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -139,6 +139,19 @@ def varying(
 
 
 # -- calls ------------------------------------------------------------------------------------------------------------
+class Placed(NamedTuple):
+    """An operand among the numbers: ``at`` which of them its sizes begin, how many they are, the bytes of an element,
+    and the number of its base. How far behind its base it lies comes after the sizes, then the bytes of a row."""
+
+    at: int
+    rank: int
+    item: int
+    base: int
+
+    def bytes(self, numbers: Sequence[int]) -> int:
+        return math.prod(numbers[self.at : self.at + self.rank]) * self.item
+
+
 @dataclass(frozen=True, slots=True)
 class Bound:
     """A chain's calls for some sizes, as native.c takes them: where they are described, the numbers that go with them,
@@ -171,20 +184,15 @@ class Form:
             own.code = BFLOAT if dtype == "bfloat16" else CODES[known.kind]
             own.device, own.rank, own.bits, own.lanes = CPU, len(shape), known.bits, 1
             each.base, each.at = base, len(self._numbers)
-            self._numbers += [*shape, offset]
+            # Behind the sizes: how far it lies behind its base, and how far a row behind another (batches.py).
+            self._numbers += [*shape, offset, 0]
         self._kept.append(described)
         self._kept.append(NativeCall(entry, ctypes.addressof(described), len(operands)))
 
-    def operands(self) -> Iterator[list[tuple[int, int, bool]]]:
-        """Of each call: at which number its operands' sizes begin, how many they are, and whether the operand lies in
-        the chain's own memory. How far behind its base it lies comes after the sizes."""
+    def operands(self) -> Iterator[list[Placed]]:
+        """Of each call its operands, the output last."""
         for described in self._kept[::2]:
-            yield [(each.at, each.tensor.rank, each.base == self.memory) for each in described]
-
-    def written(self, numbers: Sequence[int]) -> int:
-        """The bytes that all calls write, with these numbers."""
-        results = ((described[-1].at, described[-1].tensor) for described in self._kept[::2])
-        return sum(math.prod(numbers[at : at + tensor.rank]) * tensor.bits // 8 for at, tensor in results)
+            yield [Placed(each.at, each.tensor.rank, each.tensor.bits // 8, each.base) for each in described]
 
     def close(self, places: Places) -> None:
         """``places``: what expressions read of where values lie."""

@@ -2,8 +2,8 @@
 
 The calls' arguments are written down once (``shapewright.torch.arguments``), and values that only calls read have
 places in one piece of memory, by how long they are needed, which later calls use again. Where rows of a batch are
-independent all calls are made for some of them, then for the next ones (``shapewright.torch.batches``). Where no
-machine code is at hand the calls are made one by one.
+independent the calls of a segment are made for some of them, then for the next ones (``shapewright.torch.batches``).
+Where no machine code is at hand the calls are made one by one.
 """
 
 from __future__ import annotations
@@ -60,6 +60,7 @@ MOST_OPERANDS = 64
 COPIES: Mapping[str, type[Copying]] = {JOIN: Join, TRANSPOSE: Transpose}
 """Steps that are no calls of libraries, by what stands in the place of the digest."""
 
+
 def may_be_chained(call: Call) -> bool:
     """Whether a call can be part of a chain: its library needs no pool of its own, and its output's elements lie in the
     order of the model's."""
@@ -82,7 +83,12 @@ class Chain:
         self._views: list[View] = []
         """Of what varies."""
         self._read = self._operands()
-        self._batch = batch_of(plan, self.calls, self._read)
+        self._sizes = [numbers_of(step.sizes) for step in plan.steps]
+        self._last = {step: step for step in range(len(plan.steps))}
+        for at, step in enumerate(plan.steps):
+            self._last.update({each.step: at for each in step.inputs if isinstance(each, Made)})
+        self._within = self._found_within()
+        self._batch = batch_of(plan, self.calls, self._read, {step: own.join for step, own in self._within.items()})
         self._shapes: dict[tuple[int, ...], list[tuple[tuple[int, ...], tuple[int, ...], torch.dtype]]] = {}
         self._forms: dict[tuple[Any, ...], Form] = {}
         self._bound: dict[tuple[Any, ...], Bound] = {}
@@ -199,10 +205,8 @@ class Chain:
             self._forms = {**dict(list(self._forms.items())[-MOST_FORMS + 1 :]), kind: form}
         bound = form.bound(sizes, shapes)
         if self._batch is not None:
-            inputs = [value.nbytes if each else 0 for (value, _), each in zip(got, self._batch.varying, strict=True)]
             constants = [math.prod(shape) * DTYPES[dtype].itemsize for shape, dtype in weights.described]
-            bases = [*[0] * len(constants), *inputs, 0, *[each.nbytes for each in outs]]
-            bound = self._batch.in_parts(form, bound, sizes, shapes, bases, sum(constants), threads)
+            bound = self._batch.in_parts(form, bound, sizes, shapes, constants, threads)
         kept = list(self._bound.items())[-MOST_BOUND + 1 :]
         self._bound = {**dict(kept), key: bound}
         return bound
@@ -211,11 +215,11 @@ class Chain:
         self, weights: Found, got: Sequence[Got], sizes: Sequence[int], given: Sequence[tuple[int, ...]]
     ) -> Form:  # fmt: skip
         constants = len(self._weights)
-        memory = constants + len(got)
-        form, shapes = Form(memory), [numbers_of(step.sizes) for step in self.plan.steps]
+        memory, shapes = constants + len(got), self._sizes
+        form = Form(memory)
         base = {step: memory + 1 + number for number, step in enumerate(self.plan.outputs)}
         inner = [step for step in range(len(shapes)) if step not in base]
-        places = self._places(inner, shapes, sizes, given)
+        places = self._places(inner, sizes, given)
         offsets = dict(zip(inner, places.offsets, strict=True))
 
         def read(each: Source) -> Described:
@@ -241,31 +245,24 @@ class Chain:
         form.close(places)
         return form
 
-    def _places(
-        self, inner: Sequence[int], shapes: Sequence[Sequence[Number]], sizes: Sequence[int],
-        given: Sequence[tuple[int, ...]],
-    ) -> Places:  # fmt: skip
+    def _places(self, inner: Sequence[int], sizes: Sequence[int], given: Sequence[tuple[int, ...]]) -> Places:
         """Where the values that are no outputs lie in the memory of a call."""
-        last = {step: step for step in range(len(shapes))}
-        for at, step in enumerate(self.plan.steps):
-            last.update({each.step: at for each in step.inputs if isinstance(each, Made)})
-        needs = [(times([*shapes[step], self._dtype(step).itemsize]), step, last[step]) for step in inner]
-        return places_of(needs, sizes, given, self._within(inner, last, shapes))
+        needs = [(times([*self._sizes[step], self._dtype(step).itemsize]), step, self._last[step]) for step in inner]
+        numbers = {step: number for number, step in enumerate(inner)}
+        within = {numbers[step]: replace(own, join=numbers[own.join]) for step, own in self._within.items()}
+        return places_of(needs, sizes, given, within)
 
-    def _within(
-        self, inner: Sequence[int], last: Mapping[int, int], shapes: Sequence[Sequence[Number]]
-    ) -> dict[int, Within]:  # fmt: skip
-        """The values that a join takes and nobody reads later, both in the memory of a call; by number in ``inner``.
+    def _found_within(self) -> dict[int, Within]:
+        """The values that a join takes and nobody reads later, both in the memory of a call; by step.
 
         A join would have to live as long as they do: those of a dense block all to its end. A join of joins copies them
-        for the same reason. ``last``: of each step the last one that reads its value.
+        for the same reason.
         """
-        numbers = {step: number for number, step in enumerate(inner)}
         found: dict[int, Within] = {}
         for step, (call, operands) in enumerate(zip(self.calls, self._read, strict=True)):
-            if not isinstance(call, Join) or step not in numbers:
+            if not isinstance(call, Join) or step in self.plan.outputs:
                 continue
-            rows, behind = times(shapes[step][axis] for axis in call.view[0]), list[Number]()
+            rows, behind = times(self._sizes[step][axis] for axis in call.view[0]), list[Number]()
             if isinstance(rows, int) and rows != 1:
                 continue
             for each in operands:
@@ -273,11 +270,10 @@ class Chain:
                 if isinstance(each, int):
                     break
                 made, view = each
-                is_last = last[made.step] == step and not isinstance(self.calls[made.step], Join)
-                if made.step in numbers and made.piece is None and is_last:
-                    own = Within(numbers[step], rows, " + ".join(map(str, behind)) or 0)
-                    found.setdefault(numbers[made.step], own)
-                seen, _ = place_of(made, times(shapes[made.step]))
+                is_last = self._last[made.step] == step and not isinstance(self.calls[made.step], Join)
+                if made.step not in self.plan.outputs and made.piece is None and is_last:
+                    found.setdefault(made.step, Within(step, rows, " + ".join(map(str, behind)) or 0))
+                seen, _ = place_of(made, times(self._sizes[made.step]))
                 behind.append(times([joined(view, seen)[1], self._dtype(step).itemsize]))
         return found
 

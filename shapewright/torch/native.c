@@ -240,15 +240,22 @@ typedef struct {
 } tensor;
 typedef struct { int32_t type; uint32_t padding; void *value; } any;
 typedef int (*entry)(void *self, const any *arguments, int32_t count, any *result);
-// A tensor whose sizes stand from number `at` on, and behind them how many bytes it lies behind the base of that number.
+// A tensor whose sizes stand from number `at` on, and behind them how many bytes it lies behind the base of that number,
+// and how many a row lies behind the one before, or OWN: it has some rows, in the memory of who computes these.
 typedef struct { tensor tensor; int64_t at, base; } operand;
 typedef struct { entry entry; const operand *operands; int64_t count; } call;
-// Independent rows of a batch, so many at a time (batches.py).
+enum { OWN = -1 };
+// Calls that are made for some rows of a batch, then for the next ones, or for some rows by all threads together.
 typedef struct {
-  int64_t count, large, rows;    // how many parts; the first of them have a row more than this
+  int64_t first, end;            // its calls
+  int64_t row;                   // the first one of its rows
+  int64_t count, large, rows;    // how many parts, 0: all threads together; the first of them have a row more than this
   int64_t *of_large, *of_others; // the numbers of their calls
-  const int64_t *row_bytes;      // of each base: the bytes of a row
-  int64_t memory, bytes;         // the base that is the chain's own memory, and how much of it a part takes
+} segment;
+typedef struct {
+  int64_t count;
+  const segment *segments;
+  int64_t shared, bytes;         // of the chain's own memory: of all rows, and behind that of each who computes a part
 } parts;
 typedef struct {
   const call *calls;
@@ -259,9 +266,9 @@ typedef struct {
   double *seconds;           // by thread
   const parts *parts;
 } chain;
-// The calls of a chain for the rows from `first` on, by a thread that has memory and seconds of its own behind those of
-// `slot` others, `beside` of which compute meanwhile.
-typedef struct { chain *chain; int64_t *numbers, first; int slot, beside; } rows;
+// Calls from `begin` to before `end` for the rows from `row` on, by a thread that has memory and seconds of its own
+// behind those of `slot` others, `beside` of which compute meanwhile.
+typedef struct { chain *chain; int64_t begin, end, *numbers, row; int slot, beside; } rows;
 
 static int is_empty(const tensor *tensor) {
   for (int axis = 0; axis < tensor->rank; axis++)
@@ -269,17 +276,17 @@ static int is_empty(const tensor *tensor) {
   return 0;
 }
 
-static char *base_of(const rows *rows, int64_t number) {
+static char *place_of(const rows *rows, const operand *operand) {
   const chain *chain = rows->chain;
-  const parts *parts = chain->parts;
-  if (!parts) return chain->bases[number];
-  int64_t shift = number == parts->memory ? rows->slot * parts->bytes : rows->first * parts->row_bytes[number];
-  return chain->bases[number] + shift;
+  const int64_t *behind = rows->numbers + operand->at + operand->tensor.rank, row_bytes = behind[1];
+  char *place = chain->bases[operand->base] + behind[0];
+  if (row_bytes == OWN) return place + chain->parts->shared + rows->slot * chain->parts->bytes;
+  return place + rows->row * row_bytes;
 }
 
 static void run_calls(const rows *rows) {
   chain *chain = rows->chain;
-  for (int number = 0; number < chain->count; number++) {
+  for (int number = (int)rows->begin; number < rows->end; number++) {
     const call *call = &chain->calls[number];
     tensor tensors[MOST_OPERANDS];
     any arguments[MOST_OPERANDS], result = {0};
@@ -291,7 +298,7 @@ static void run_calls(const rows *rows) {
       const operand *operand = &call->operands[i];
       tensors[i] = operand->tensor;
       tensors[i].shape = rows->numbers + operand->at;
-      tensors[i].data = base_of(rows, operand->base) + rows->numbers[operand->at + operand->tensor.rank];
+      tensors[i].data = place_of(rows, operand);
       arguments[i] = (any){TENSOR, 0, &tensors[i]};
     }
     if (call->count && is_empty(&tensors[call->count - 1])) continue; // Nothing is to be computed.
@@ -305,16 +312,19 @@ static void run_calls(const rows *rows) {
   }
 }
 
+typedef struct { chain *chain; const segment *segment; } parts_of;
+
 // One of the parts, by whichever thread takes it: its kernels have no other one.
 static int run_part(int number, group *group, void *data) {
-  chain *chain = data;
-  const parts *parts = chain->parts;
+  const parts_of *of = data;
+  chain *chain = of->chain;
+  const segment *segment = of->segment;
   team *team = own;
   int before = by_itself, slot = chain->threads > 1 ? omp_get_thread_num() : 0;
-  int64_t larger = least(number, (int)parts->large);
-  int64_t *numbers = number < parts->large ? parts->of_large : parts->of_others;
   int beside = chain->threads > 1 ? omp_get_num_threads() - 1 : 0;
-  rows rows = {chain, numbers, number * parts->rows + larger, slot, beside};
+  int64_t *numbers = number < segment->large ? segment->of_large : segment->of_others;
+  int64_t row = segment->row + number * segment->rows + least(number, (int)segment->large);
+  rows rows = {chain, segment->first, segment->end, numbers, row, slot, beside};
   if (chain->failed) return 1;
   own = 0, by_itself = 1;
   run_calls(&rows);
@@ -322,13 +332,21 @@ static int run_part(int number, group *group, void *data) {
   return chain->failed != 0;
 }
 
+static void run_segment(chain *chain, const segment *segment) {
+  rows rows = {chain, segment->first, segment->end, segment->of_others, segment->row, 0, 0};
+  if (!segment->count) return run_calls(&rows);
+  parts_of of = {chain, segment};
+  loop loop = {run_part, &of, (int)segment->count, 0};
+  if (chain->threads > 1) return run_loop(&loop);
+  for (int number = 0; number < loop.count && !chain->failed; number++) run_part(number, 0, &of);
+}
+
 static void run_rows(void *given) {
   chain *chain = given;
-  rows rows = {chain, chain->numbers, 0, 0, 0};
-  if (!chain->parts) return run_calls(&rows);
-  loop loop = {run_part, chain, (int)chain->parts->count, 0};
-  if (chain->threads > 1) return run_loop(&loop);
-  for (int number = 0; number < loop.count && !chain->failed; number++) run_part(number, 0, chain);
+  const parts *parts = chain->parts;
+  rows rows = {chain, 0, chain->count, chain->numbers, 0, 0, 0};
+  if (!parts) return run_calls(&rows);
+  for (int64_t number = 0; number < parts->count && !chain->failed; number++) run_segment(chain, &parts->segments[number]);
 }
 
 // -- joins --------------------------------------------------------------------------------------------------------------
@@ -413,7 +431,7 @@ int transpose(void *self, const any *arguments, int32_t count, any *result) {
 
 // -- calls --------------------------------------------------------------------------------------------------------------
 // Make the calls in order with a team of so many threads, or of as many as PyTorch may have here, or by this thread
-// itself, by their pace; with `parts` those of one part of a batch after those of another. Add what each took where
+// itself, by their pace; with `parts` those of one segment after the other. Add what each took where
 // `seconds` points to, if it does, which has room for each thread. Returns 0, or the number of a call that failed, from 1.
 // Writes nothing else but outputs and memory: threads may share descriptions.
 int run_chain(

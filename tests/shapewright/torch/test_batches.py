@@ -1,62 +1,25 @@
-"""Batches in parts: which chains have independent rows, how many parts there are, that they compute the same."""
+"""Batches in parts: which chains have independent rows, and that they compute the same however they are cut."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from random import Random
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import nn
 
 from shapewright.torch import batches
-from shapewright.torch.batches import number_of_parts
 from shapewright.torch.chain import Chain
+from shapewright.torch.segments import ALL, Segment, Traffic
 from tests.shapewright.torch.models import close
 from tests.shapewright.torch.replacing import Replacing
 from tests.shares import chosen
 
 WIDTH, HEADS, WORDS = 16, 2, 3
-
-
-# -- how many -------------------------------------------------------------------------------------------------------
-@given(st.integers(0, 70), st.integers(1, 9), st.integers(0, 80), st.integers(0, 80))
-def test_parts_are_even_and_not_smaller_than_is_worth_while(rows: int, threads: int, fit: int, least: int) -> None:
-    count = number_of_parts(rows, threads, fit, least)
-    if count > 1:
-        assert count % threads == 0
-        assert rows // count >= max(least, 1)
-        assert -rows % threads <= batches.MOST_WAITING * rows
-    elif threads == 1 and rows >= 2 * max(least, 1):
-        assert fit >= rows
-
-
-@pytest.mark.parametrize(
-    ("rows", "threads", "fit", "least", "count"),
-    [
-        (8, 1, 100, 1, 1),  # caches hold everything
-        (8, 1, 4, 1, 2),
-        (7, 1, 4, 1, 2),  # 4 and 3
-        (8, 1, 0, 1, 8),  # not even a row fits
-        (8, 1, 1, 3, 2),  # weights are worth reading for three
-        (8, 1, 1, 5, 1),
-        (8, 2, 100, 1, 2),  # a part for each thread, whatever fits
-        (8, 2, 2, 1, 4),
-        (2, 2, 2, 1, 2),
-        (1, 2, 2, 1, 1),
-        (7, 2, 2, 1, 1),  # a thread would wait for the other one
-        (33, 2, 100, 1, 2),
-        (8, 2, 100, 5, 1),
-        (0, 1, 1, 1, 1),
-    ],
-)
-def test_a_batch_is_divided_as_caches_threads_and_weights_ask(
-    rows: int, threads: int, fit: int, least: int, count: int
-) -> None:
-    assert number_of_parts(rows, threads, fit, least) == count
 
 
 # -- which ----------------------------------------------------------------------------------------------------------
@@ -95,12 +58,23 @@ WHOLE: dict[str, Any] = {
 }
 
 
-@pytest.fixture
-def row_by_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A part has a row of its own wherever that is possible."""
-    monkeypatch.setattr(batches, "LEVEL2_TIMES", 0)
-    monkeypatch.setattr(batches, "LEAST_WRITTEN", 0)
-    monkeypatch.setattr(batches, "MOST_WAITING", 1)
+def row_by_row(calls: Sequence[Traffic], rows: int, threads: int, cache: int) -> list[Segment]:
+    return [Segment(0, len(calls), 1 if rows >= threads else ALL)]
+
+
+def at_random(calls: Sequence[Traffic], rows: int, threads: int, cache: int) -> list[Segment]:
+    random = Random(f"{len(calls)} {rows} {threads}")
+    inside = sorted(random.sample(range(1, len(calls)), random.randint(0, len(calls) - 1)))
+    return [
+        Segment(first, end, random.randint(0, rows // threads)) for first, end in pairwise([0, *inside, len(calls)])
+    ]
+
+
+@pytest.fixture(params=[row_by_row, at_random])
+def cut(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """How chains are cut, whatever is worth while."""
+    monkeypatch.setattr(batches, "segments_of", request.param)
+    return request.param
 
 
 @pytest.fixture(params=[1, 2])
@@ -118,14 +92,13 @@ def are_taken(made: dict[str, Chain]) -> bool:
 
 def counts(made: dict[str, Chain]) -> set[int]:
     """How many parts there were of batches of five."""
-    bound = [each for chain in made.values() for key, each in chain._bound.items() if 5 in key]
-    return {each.parts.count if each.parts else 1 for each in bound}
+    bound = [each.parts for chain in made.values() for key, each in chain._bound.items() if 5 in key]
+    return {parts.segments[at].count for parts in bound if parts for at in range(parts.count)}
 
 
-@pytest.mark.usefixtures("row_by_row")
 @pytest.mark.parametrize("case", chosen(["layers", "attention"], CASES))
 def test_rows_of_a_batch_are_computed_one_by_one(
-    case: str, threads: int, replacing: Replacing, made: dict[str, Chain]
+    case: str, threads: int, cut: Any, replacing: Replacing, made: dict[str, Chain]
 ) -> None:
     model = Layers(CASES[case]).eval()
     with torch.no_grad():
@@ -138,14 +111,13 @@ def test_rows_of_a_batch_are_computed_one_by_one(
             x = torch.rand(rows, WORDS, WIDTH)
             assert close(fast(x), model(x))
     assert are_taken(made)
-    assert 5 // threads * threads <= max(counts(made)) <= 5
+    if cut is row_by_row:
+        assert max(counts(made)) == 5 // threads * threads
 
 
-@pytest.mark.usefixtures("row_by_row")
+@pytest.mark.usefixtures("cut")
 @pytest.mark.parametrize("case", WHOLE)
-def test_rows_that_depend_on_others_are_right(
-    case: str, replacing: Replacing, made: dict[str, Chain]
-) -> None:
+def test_rows_that_depend_on_others_are_right(case: str, replacing: Replacing, made: dict[str, Chain]) -> None:
     model = Layers(WHOLE[case]).eval()
     with torch.no_grad():
         fast = replacing.compiled(model, rest="inductor")
@@ -162,7 +134,7 @@ GRAPH: dict[str, Any] = {
 }
 
 
-@pytest.mark.usefixtures("row_by_row")
+@pytest.mark.usefixtures("cut")
 @pytest.mark.parametrize("case", GRAPH)
 def test_libraries_take_what_has_as_many_rows_as_something_else(
     case: str, threads: int, replacing: Replacing, made: dict[str, Chain]
@@ -184,10 +156,26 @@ def test_libraries_take_what_has_as_many_rows_as_something_else(
     assert are_taken(made)
 
 
-@pytest.mark.usefixtures("row_by_row")
-def test_images_are_computed_one_by_one(threads: int, replacing: Replacing, made: dict[str, Chain]) -> None:
-    block = [nn.Conv2d(4, 4, 3, padding=1), nn.Hardswish(), nn.Conv2d(4, 4, 1)]
-    model = nn.Sequential(*block, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 4)).eval()
+class Images(nn.Module):  # type: ignore[misc]
+    """Layers, two of which read the same and are joined, as in SqueezeNet."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.wide, self.narrow = (
+            nn.Conv2d(4, 4, 3, padding=1),
+            nn.Conv2d(4, 4, 3, padding=1),
+            nn.Conv2d(4, 2, 1),
+        )
+        self.last, self.head = nn.Conv2d(6, 4, 1), nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = nn.functional.hardswish(self.first(x))
+        y = torch.cat([torch.relu(self.wide(y)), torch.relu(self.narrow(y))], 1)
+        return self.head(torch.relu(self.last(y)).mean((2, 3)))
+
+
+def test_images_are_computed_one_by_one(threads: int, cut: Any, replacing: Replacing, made: dict[str, Chain]) -> None:
+    model = Images().eval()
     with torch.no_grad():
         fast = replacing.compiled(model, rest="inductor")
         fast(torch.rand(4, 4, 9, 7))
@@ -197,10 +185,11 @@ def test_images_are_computed_one_by_one(threads: int, replacing: Replacing, made
             x = torch.rand(rows, 4, 9, 7)
             assert close(fast(x), model(x))
     assert are_taken(made)
-    assert max(counts(made)) > 1
+    if cut is row_by_row:
+        assert max(counts(made)) > 1
 
 
-@pytest.mark.usefixtures("row_by_row")
+@pytest.mark.usefixtures("cut")
 def test_parts_of_several_callers_have_memory_of_their_own(replacing: Replacing, made: dict[str, Chain]) -> None:
     model, wrong = Layers(attention).eval(), list[str]()
     with torch.no_grad():
@@ -226,7 +215,7 @@ def test_parts_of_several_callers_have_memory_of_their_own(replacing: Replacing,
     assert not wrong
 
 
-@pytest.mark.usefixtures("row_by_row")
+@pytest.mark.usefixtures("cut")
 def test_who_watches_hears_once_of_each_call_of_all_parts(
     threads: int, replacing: Replacing, made: dict[str, Chain]
 ) -> None:
