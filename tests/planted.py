@@ -271,8 +271,15 @@ FAULTS = (
     Fault(
         "torch: a part of a batch writes where the first one does",
         "shapewright/torch/native.c",
-        "rows->first * parts->row_bytes[number]",
-        "0 * parts->row_bytes[number]",
+        "return place + rows->row * row_bytes;",
+        "return place;",
+        "torch/test_batches.py",
+    ),
+    Fault(
+        "torch: threads compute their parts of a batch in one memory",
+        "shapewright/torch/native.c",
+        "rows->slot * chain->parts->bytes;",
+        "0;",
         "torch/test_batches.py",
     ),
     Fault(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import math
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -148,6 +148,11 @@ class Placed(NamedTuple):
     item: int
     base: int
 
+    @property
+    def offset_at(self) -> int:
+        """Which number tells how far behind its base it lies."""
+        return self.at + self.rank
+
     def bytes(self, numbers: Sequence[int]) -> int:
         return math.prod(numbers[self.at : self.at + self.rank]) * self.item
 
@@ -171,6 +176,8 @@ class Form:
     """A chain's calls whatever the sizes. ``memory``: the number of the base that is the chain's own."""
 
     memory: int
+    placed: list[list[Placed]] = field(default_factory=list)
+    """Of each call its operands, the output last."""
     _numbers: list[Number] = field(default_factory=list)
     _kept: list[Any] = field(default_factory=list)
     _paces: dict[tuple[int, ...], Any] = field(default_factory=dict)
@@ -186,13 +193,9 @@ class Form:
             each.base, each.at = base, len(self._numbers)
             # Behind the sizes: how far it lies behind its base, and how far a row behind another (batches.py).
             self._numbers += [*shape, offset, 0]
+        self.placed.append([Placed(each.at, each.tensor.rank, each.tensor.bits // 8, each.base) for each in described])
         self._kept.append(described)
         self._kept.append(NativeCall(entry, ctypes.addressof(described), len(operands)))
-
-    def operands(self) -> Iterator[list[Placed]]:
-        """Of each call its operands, the output last."""
-        for described in self._kept[::2]:
-            yield [Placed(each.at, each.tensor.rank, each.tensor.bits // 8, each.base) for each in described]
 
     def close(self, places: Places) -> None:
         """``places``: what expressions read of where values lie."""

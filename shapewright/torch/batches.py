@@ -5,8 +5,8 @@ wait for one another once in a segment, and not at each kernel, and none has les
 cannot be cut evenly; rows that are not as many as threads are computed by all threads together. Which calls are a
 segment, and how many rows a part has, is chosen by what they read and write (``shapewright.torch.segments``).
 
-What a segment makes and reads itself lies in the memory of who computes a part; what another segment reads is kept of
-all rows.
+What is made and read in parts of one segment lies in the memory of the thread that computes a part. What another
+segment reads, or is made of all rows at once, is kept of all rows.
 """
 
 from __future__ import annotations
@@ -16,19 +16,24 @@ import math
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import NamedTuple
 
 from shapewright.models.lifted import View
 from shapewright.torch.arguments import Bound, Form, Placed, Shapes
 from shapewright.torch.joins import Copying
 from shapewright.torch.placing import planned
 from shapewright.torch.plan import Call
-from shapewright.torch.segments import ALL, Segment, Traffic, segments_of
+from shapewright.torch.segments import ALL, Segment, Traffic, about, segments_of
 from shapewright.torch.steps import ChainPlan, Made
 
 Source = int | tuple[Made, View]
 """An operand of a call: which constant of the chain's, from -1 downwards which of what varies, or what a call made and
 how it is joined."""
-OWN = -1
+_Need = tuple[int, int, int]
+"""The bytes of a value, and the calls between which it is live."""
+MOST_PLANS = 64
+OF_A_PART = -1
 """Behind an operand's offset, in the place of the bytes of a row: it lies in the memory of who computes a part."""
 
 
@@ -67,19 +72,31 @@ class _Run:
         return {self.rows, self.rows + 1} if self.large else {self.rows}
 
 
+class _Layout(NamedTuple):
+    """Where values lie in a chain's memory: by call the offset, and OF_A_PART or the bytes of a row; the bytes of those
+    that are kept of all rows, and of those of a part."""
+
+    places: dict[int, tuple[int, int]]
+    shared: int
+    own: int
+
+
 @dataclass(frozen=True, slots=True)
 class Batch:
     """Calls whose rows are independent. ``sizes``: which of a chain's sizes count rows, as the number of images and
     that of all their pixels; ``varying``: of each tensor that is new at every call, whether it has rows; ``operands``:
-    the same of those of each call, the output last; ``within``: the calls whose values lie in that of a join where a
-    row is computed at a time."""
+    the same of those of each call, the output last; ``constants`` and ``reads``: which constants each call reads, and
+    what other calls make; ``within``: the calls whose values lie in that of a join where a row is computed at a time;
+    ``cache``: the bytes of a core's L2."""
 
     sizes: frozenset[int]
     varying: tuple[bool, ...]
     operands: tuple[tuple[bool, ...], ...]
-    calls: Sequence[Call | Copying]
     read: Sequence[Sequence[Source]]
+    constants: Sequence[Sequence[int]]
+    reads: Sequence[tuple[int, ...]]
     within: Mapping[int, int]
+    cache: int
 
     def in_parts(
         self, form: Form, whole: Bound, sizes: Sequence[int], shapes: Shapes, constants: Sequence[int], threads: int
@@ -90,41 +107,42 @@ class Batch:
         rows = math.gcd(*[sizes[each] for each in self.sizes])
         if rows < 2:
             return whole
-        placed = list(form.operands())
         traffic = [
             Traffic(
-                operands[-1].bytes(whole.numbers) // rows,
-                sum(constants[each] for each in sources if isinstance(each, int) and each >= 0),
-                tuple(each[0].step for each in sources if not isinstance(each, int)),
+                about(operands[-1].bytes(whole.numbers) // rows), about(sum([constants[each] for each in its])), reads
             )
-            for operands, sources in zip(placed, self.read, strict=True)
+            for operands, its, reads in zip(form.placed, self.constants, self.reads, strict=True)
         ]
-        cache = min(call.l2_bytes for call in self.calls if isinstance(call, Call))
-        segments = segments_of(traffic, rows, threads, cache)
+        segments = segments_of(tuple(traffic), rows, threads, self.cache)
         if segments[0].rows == ALL and len(segments) == 1:
             return whole
         runs = [run for segment in segments for run in _runs(segment, rows, threads)]
         numbers: dict[int, array[int]] = {}
         for count in set().union(*[run.sizes for run in runs]):
-            some = self._some(form, placed, whole, sizes, shapes, (count, rows))
+            some = self._some(form, whole, sizes, shapes, (count, rows))
             if some is None:
                 return whole
             numbers[count] = some
-        shared, own = self._place(form, placed, whole, runs, numbers, rows)
+        layout = self._layout(form, whole, runs, numbers, rows)
+        for at, (operands, sources) in enumerate(zip(form.placed, self.read, strict=True)):
+            makers = [*(None if isinstance(each, int) else each[0].step for each in sources), at]
+            for operand, made in zip(operands, makers, strict=True):
+                if made is not None and operand.base == form.memory:
+                    for its in numbers.values():
+                        its[operand.offset_at], its[operand.offset_at + 1] = layout.places[made]
         described = (_Segment * len(runs))(*[
             _Segment(
                 run.segment.first, run.segment.end, run.row, run.count, run.large, run.rows,
-                *[numbers[rows].buffer_info()[0] for rows in (max(run.sizes), run.rows)],
+                *[numbers[size].buffer_info()[0] for size in (max(run.sizes), run.rows)],
             )
             for run in runs
         ])  # fmt: skip
-        parts = Parts(len(runs), described, shared, own)
+        parts = Parts(len(runs), described, layout.shared, layout.own)
         kept = [*whole.kept, *numbers.values(), described]
-        return replace(whole, bytes=shared + own * threads, parts=parts, kept=kept)
+        return replace(whole, bytes=layout.shared + layout.own * threads, parts=parts, kept=kept)
 
     def _some(
-        self, form: Form, placed: Sequence[Sequence[Placed]], whole: Bound, sizes: Sequence[int], shapes: Shapes,
-        share: tuple[int, int],
+        self, form: Form, whole: Bound, sizes: Sequence[int], shapes: Shapes, share: tuple[int, int]
     ) -> array[int] | None:  # fmt: skip
         """The numbers of the calls for a share of the rows, so many of so many; None if they are not those for all of
         them but for the number of rows.
@@ -139,68 +157,58 @@ class Batch:
             for shape, has_rows in zip(shapes, self.varying, strict=True)
         ]
         some = form.bound(given, viewed).numbers
-        for operands, have_rows in zip(placed, self.operands, strict=True):
+        for operands, have_rows in zip(form.placed, self.operands, strict=True):
             for operand, has_rows in zip(operands, have_rows, strict=True):
                 at, rank = operand.at, operand.rank
                 # Where values lie in the chain's memory is planned anew.
-                first, last = at + (1 if has_rows else 0), at + rank + (0 if operand.base == form.memory else 1)
+                first, last = at + (1 if has_rows else 0), operand.offset_at + (0 if operand.base == form.memory else 1)
                 if whole.numbers[first:last] != some[first:last]:
                     return None
                 if has_rows:
                     size = operand.bytes(whole.numbers)
                     if not rank or whole.numbers[at] * some_rows != some[at] * all_rows or size % all_rows:
                         return None
-                    some[at + rank + 1] = size // all_rows
+                    some[operand.offset_at + 1] = size // all_rows
         return some
 
-    def _place(
-        self, form: Form, placed: Sequence[Sequence[Placed]], whole: Bound, runs: Sequence[_Run],
-        numbers: Mapping[int, array[int]], rows: int,
-    ) -> tuple[int, int]:  # fmt: skip
-        """Write into ``numbers`` where values lie; the bytes of those of all rows, and of those of a part."""
+    def _layout(
+        self, form: Form, whole: Bound, runs: Sequence[_Run], numbers: Mapping[int, array[int]], rows: int
+    ) -> _Layout:  # fmt: skip
+        """Where values lie that are no outputs of the chain."""
+        inner = {step: operands[-1] for step, operands in enumerate(form.placed) if operands[-1].base == form.memory}
+        row = {step: operand.bytes(whole.numbers) // rows for step, operand in inner.items()}
         segment_of = {step: run.segment for run in runs for step in range(run.segment.first, run.segment.end)}
         most = {run.segment: max(max(its.sizes) for its in runs if its.segment == run.segment) for run in runs}
-        last = {step: step for step in segment_of}
-        for at, sources in enumerate(self.read):
-            last.update({each[0].step: at for each in sources if not isinstance(each, int)})
-        inner = {step: operands[-1] for step, operands in enumerate(placed) if operands[-1].base == form.memory}
-        behind = self._behind(inner, numbers, segment_of, most)
-        since = {step: step for step in inner}
-        for step, (join, _) in behind.items():
-            since[join] = min(since[join], step)
-        shared, own = dict[int, tuple[int, int, int]](), dict[Segment, dict[int, tuple[int, int, int]]]()
-        for step, operand in inner.items():
-            if step in behind:
-                continue
-            made, read, row = segment_of[step], segment_of[last[step]], operand.bytes(whole.numbers) // rows
+        joined = self._in_joins(inner, numbers, segment_of, most)
+        # The calls between which a value is live; a join is as soon as what lies in it.
+        live = {step: (step, step) for step in inner}
+        for at, reads in enumerate(self.reads):
+            live |= {step: (step, at) for step in reads if step in live}
+        for step, (join, _) in joined.items():
+            live[join] = min(live[join][0], step), live[join][1]
+        shared, own = dict[int, _Need](), dict[Segment, dict[int, _Need]]()
+        for step in inner.keys() - joined.keys():
+            begin, last = live[step]
+            made, read = segment_of[step], segment_of[last]
             if made == read and made.rows != ALL:
-                own.setdefault(made, {})[step] = (row * most[made], since[step], last[step])
-            else:
-                # One part is at the first call of a segment when another one is at its last.
-                begin = since[step] if made.rows == ALL else made.first
-                shared[step] = (row * rows, begin, last[step] if read.rows == ALL else read.end - 1)
-        offsets, all_bytes = _planned(shared)
-        part_bytes = 0
+                own.setdefault(made, {})[step] = row[step] * most[made], begin, last
+                continue
+            # One part is at the first call of a segment while another one is at its last.
+            begin, last = begin if made.rows == ALL else made.first, last if read.rows == ALL else read.end - 1
+            shared[step] = row[step] * rows, begin, last
+        offsets, shared_bytes = _planned(shared)
+        places = {step: (offset, row[step]) for step, offset in offsets.items()}
+        own_bytes = 0
         for needs in own.values():
-            its, size = _planned(needs)
-            offsets |= its
-            part_bytes = max(part_bytes, size)
-        are_own = {step for needs in own.values() for step in needs}
-        for step, (join, further) in behind.items():
-            offsets[step] = offsets[join] + further
-        for at, (operands, sources) in enumerate(zip(placed, self.read, strict=True)):
-            for operand, source in zip(operands, [*sources, at], strict=True):
-                made_by = at if operand is operands[-1] else source[0].step if not isinstance(source, int) else None
-                if made_by is None or operand.base != form.memory:
-                    continue
-                root = behind[made_by][0] if made_by in behind else made_by
-                row_bytes = OWN if root in are_own else inner[root].bytes(whole.numbers) // rows
-                for its_numbers in numbers.values():
-                    its_numbers[operand.at + operand.rank] = offsets[made_by]
-                    its_numbers[operand.at + operand.rank + 1] = row_bytes
-        return all_bytes, part_bytes
+            offsets, size = _planned(needs)
+            places |= {step: (offset, OF_A_PART) for step, offset in offsets.items()}
+            own_bytes = max(own_bytes, size)
+        for step, (join, further) in joined.items():
+            offset, row_bytes = places[join]
+            places[step] = offset + further, row_bytes
+        return _Layout(places, shared_bytes, own_bytes)
 
-    def _behind(
+    def _in_joins(
         self, inner: Mapping[int, Placed], numbers: Mapping[int, array[int]], segment_of: Mapping[int, Segment],
         most: Mapping[Segment, int],
     ) -> dict[int, tuple[int, int]]:  # fmt: skip
@@ -212,7 +220,7 @@ class Batch:
             if segment != segment_of[join] or segment.rows != 1 or most[segment] != 1:
                 continue
             its, whole = inner[step], inner[join]
-            further = numbers[1][its.at + its.rank] - numbers[1][whole.at + whole.rank]
+            further = numbers[1][its.offset_at] - numbers[1][whole.offset_at]
             if 0 <= further < whole.bytes(numbers[1]):
                 found[step] = join, further
         return found
@@ -242,7 +250,12 @@ def batch_of(
             elif has_rows if each >= 0 else varying.setdefault(-1 - each, has_rows) != has_rows:
                 return None
         found.append((*have_rows, True))
-    return Batch(sizes, tuple(varying[each] for each in sorted(varying)), tuple(found), calls, read, within)
+    return Batch(
+        sizes, tuple(varying[each] for each in sorted(varying)), tuple(found), read,
+        [[each for each in sources if isinstance(each, int) and each >= 0] for sources in read],
+        [tuple(each[0].step for each in sources if not isinstance(each, int)) for sources in read],
+        within, min(call.l2_bytes for call in calls if isinstance(call, Call)),
+    )  # fmt: skip
 
 
 def _runs(segment: Segment, rows: int, threads: int) -> list[_Run]:
@@ -256,6 +269,18 @@ def _runs(segment: Segment, rows: int, threads: int) -> list[_Run]:
     return [parts, _Run(segment, rows - left, 0, 0, left)] if left else [parts]
 
 
-def _planned(needs: Mapping[int, tuple[int, int, int]]) -> tuple[dict[int, int], int]:
-    places, total = planned(list(needs.values()))
+def _planned(needs: Mapping[int, _Need]) -> tuple[dict[int, int], int]:
+    """Offsets by call, and the bytes of all. Of about as many bytes there is one plan: a decoder's next word has it."""
+    places, total = _plan(tuple((_room(size), first, last) for size, first, last in needs.values()))
     return dict(zip(needs, places, strict=True)), total
+
+
+def _room(size: int) -> int:
+    """``size`` or, to four binary digits, up to an eighth more."""
+    dropped = max(size.bit_length() - 4, 0)
+    return -(-size >> dropped << dropped)
+
+
+@lru_cache(MOST_PLANS)
+def _plan(needs: tuple[_Need, ...]) -> tuple[list[int], int]:
+    return planned(needs)

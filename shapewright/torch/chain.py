@@ -51,7 +51,7 @@ empty: Callable[..., torch.Tensor] = getattr(
 )
 
 MOST_BOUND = 256
-"""Combinations of sizes whose numbers are kept: some kilobytes each."""
+"""Combinations of sizes whose numbers are kept: some kilobytes each, several times that for batches in parts."""
 MOST_FORMS = 8
 """Descriptions of its calls that a chain keeps: another one is needed for constants of other shapes or dtypes."""
 MOST_OPERANDS = 64
@@ -158,7 +158,7 @@ class Chain:
         got = [get(tensors) for get in self._varying]
         threads = min(self._threads, torch.get_num_threads())
         key = (*sizes, threads, weights.number, *[(value.shape, value.dtype, is_viewed) for value, is_viewed in got])
-        bound = self._bound.get(key) or self._bind(key, weights, got, sizes, outs, threads)
+        bound = self._bound.get(key) or self._bind(key, weights, got, sizes, threads)
         memory = MEMORY.take(bound.bytes)
         bases = weights.pointers + array("Q", [value.data_ptr() for value, _ in got])
         bases.extend([memory.data_ptr(), *[each.data_ptr() for each in outs]])
@@ -193,8 +193,7 @@ class Chain:
 
     # -- arguments ----------------------------------------------------------------------------------------------------
     def _bind(
-        self, key: tuple[Any, ...], weights: Found, got: Sequence[Got], sizes: Sequence[int],
-        outs: Sequence[torch.Tensor], threads: int,
+        self, key: tuple[Any, ...], weights: Found, got: Sequence[Got], sizes: Sequence[int], threads: int
     ) -> Bound:  # fmt: skip
         shapes = [tuple(value.shape) for value, _ in got]
         kind = (weights.number, *[(value.dim(), value.dtype, is_viewed) for value, is_viewed in got])

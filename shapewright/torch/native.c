@@ -241,10 +241,10 @@ typedef struct {
 typedef struct { int32_t type; uint32_t padding; void *value; } any;
 typedef int (*entry)(void *self, const any *arguments, int32_t count, any *result);
 // A tensor whose sizes stand from number `at` on, and behind them how many bytes it lies behind the base of that number,
-// and how many a row lies behind the one before, or OWN: it has some rows, in the memory of who computes these.
+// and how many a row lies behind the one before, or OF_A_PART: some rows, in the memory of who computes these.
 typedef struct { tensor tensor; int64_t at, base; } operand;
 typedef struct { entry entry; const operand *operands; int64_t count; } call;
-enum { OWN = -1 };
+enum { OF_A_PART = -1 };
 // Calls that are made for some rows of a batch, then for the next ones, or for some rows by all threads together.
 typedef struct {
   int64_t first, end;            // its calls
@@ -280,7 +280,7 @@ static char *place_of(const rows *rows, const operand *operand) {
   const chain *chain = rows->chain;
   const int64_t *behind = rows->numbers + operand->at + operand->tensor.rank, row_bytes = behind[1];
   char *place = chain->bases[operand->base] + behind[0];
-  if (row_bytes == OWN) return place + chain->parts->shared + rows->slot * chain->parts->bytes;
+  if (row_bytes == OF_A_PART) return place + chain->parts->shared + rows->slot * chain->parts->bytes;
   return place + rows->row * row_bytes;
 }
 

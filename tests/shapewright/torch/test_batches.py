@@ -20,6 +20,7 @@ from tests.shapewright.torch.replacing import Replacing
 from tests.shares import chosen
 
 WIDTH, HEADS, WORDS = 16, 2, 3
+in_joins = batches.Batch._in_joins
 
 
 # -- which ----------------------------------------------------------------------------------------------------------
@@ -63,11 +64,11 @@ def row_by_row(calls: Sequence[Traffic], rows: int, threads: int, cache: int) ->
 
 
 def at_random(calls: Sequence[Traffic], rows: int, threads: int, cache: int) -> list[Segment]:
-    random = Random(f"{len(calls)} {rows} {threads}")
+    random, each = Random(f"{len(calls)} {rows} {threads}"), rows // threads
     inside = sorted(random.sample(range(1, len(calls)), random.randint(0, len(calls) - 1)))
-    return [
-        Segment(first, end, random.randint(0, rows // threads)) for first, end in pairwise([0, *inside, len(calls)])
-    ]
+    bounds = pairwise([0, *inside, len(calls)])
+    # The first one has parts, where there are rows for that.
+    return [Segment(first, end, random.randint(0 if first else min(each, 1), each)) for first, end in bounds]
 
 
 @pytest.fixture(params=[row_by_row, at_random])
@@ -77,7 +78,7 @@ def cut(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
     return request.param
 
 
-@pytest.fixture(params=[1, 2])
+@pytest.fixture(params=[1, 2, 3])
 def threads(request: pytest.FixtureRequest) -> Iterator[int]:
     before = torch.get_num_threads()
     torch.set_num_threads(request.param)
@@ -90,10 +91,14 @@ def are_taken(made: dict[str, Chain]) -> bool:
     return not any(chain._is_refused for chain in made.values())
 
 
+def parts_of(made: dict[str, Chain]) -> list[Any]:
+    """Those of batches of five."""
+    return [each.parts for chain in made.values() for key, each in chain._bound.items() if 5 in key and each.parts]
+
+
 def counts(made: dict[str, Chain]) -> set[int]:
     """How many parts there were of batches of five."""
-    bound = [each.parts for chain in made.values() for key, each in chain._bound.items() if 5 in key]
-    return {parts.segments[at].count for parts in bound if parts for at in range(parts.count)}
+    return {parts.segments[at].count for parts in parts_of(made) for at in range(parts.count)}
 
 
 @pytest.mark.parametrize("case", chosen(["layers", "attention"], CASES))
@@ -111,6 +116,7 @@ def test_rows_of_a_batch_are_computed_one_by_one(
             x = torch.rand(rows, WORDS, WIDTH)
             assert close(fast(x), model(x))
     assert are_taken(made)
+    assert parts_of(made)
     if cut is row_by_row:
         assert max(counts(made)) == 5 // threads * threads
 
@@ -187,6 +193,23 @@ def test_images_are_computed_one_by_one(threads: int, cut: Any, replacing: Repla
     assert are_taken(made)
     if cut is row_by_row:
         assert max(counts(made)) > 1
+
+
+@pytest.mark.usefixtures("made")
+def test_an_image_of_a_part_is_joined_in_place(
+    replacing: Replacing, made: dict[str, Chain], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batches, "segments_of", row_by_row)
+    found = list[dict[int, tuple[int, int]]]()
+    monkeypatch.setattr(batches.Batch, "_in_joins", lambda *given: found.append(in_joins(*given)) or found[-1])
+    model = Images().eval()
+    with torch.no_grad():
+        fast = replacing.compiled(model, rest="inductor")
+        for rows in (3, 5):
+            x = torch.rand(rows, 4, 9, 7)
+            assert close(fast(x), model(x))
+    assert are_taken(made)
+    assert [len(each) for each in found] == [2, 2]
 
 
 @pytest.mark.usefixtures("cut")

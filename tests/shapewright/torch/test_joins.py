@@ -180,10 +180,10 @@ def test_one_image_is_joined_without_a_copy_by_who_reads_it_last(
     assert len(chain._bound) == 3
     for bound in chain._bound.values():
         found, numbers = list[bool](), bound.numbers
-        for *parts, out in (list(form.operands())[step] for step in steps):
-            batch, behind = numbers[out.at], numbers[out.at + out.rank]
+        for *parts, out in (form.placed[step] for step in steps):
+            batch, behind = numbers[out.at], numbers[out.offset_at]
             sizes = [4 * numbers[each.at + 1] for each in parts]
-            offsets = [numbers[each.at + each.rank] - behind for each in parts]
+            offsets = [numbers[each.offset_at] - behind for each in parts]
             found.append(offsets == list(itertools.accumulate(sizes[:-1], initial=0)))
         assert found == (in_place if batch == 1 else [False] * len(steps))
 
