@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 
 from tuner.measure import device
-from tuner.measure._base import DeviceLost, never
+from tuner.measure._base import DeviceLost, Interrupted, never
 from tuner.measure.child import Child
 from tuner.measure.device.options import parse_options
 from tuner.measure.gpu.facts import ask
@@ -20,6 +20,7 @@ from tuner.measure.sandbox.confinement import clean_environment
 log = logging.getLogger(__name__)
 
 MODULE = f"{device.__name__}.process"
+TRIES = 2
 WAIT_S = 20.0
 
 
@@ -51,15 +52,31 @@ class LocalDevice:
 
     def connect(self, session_timeout_s: float, interrupted: Callable[[], bool] = never) -> Connected:
         """A session that the server ends after ``session_timeout_s``. Raises DeviceLost, Interrupted."""
+        for _ in range(TRIES):
+            child = self._living()
+            address = ("127.0.0.1", child.port)
+
+            def ended(child: Child = child) -> bool:
+                return interrupted() or not child.alive()
+
+            try:
+                session = connect_server(*address, "", session_timeout_s, WAIT_S, ended)
+            except Interrupted:
+                if interrupted():
+                    raise
+                # A process that was killed seems alive until all of its threads are gone.
+                continue
+            if session is None:
+                break
+            return Connected(session, address)
+        raise DeviceLost(f"the device's process (pid {self.pid}) does not answer on port {self._child.port}")
+
+    def _living(self) -> Child:
         with self._lock:
             if not self._child.alive():
                 self._child.stop()
                 self._child = self._start()
-        address = ("127.0.0.1", self._child.port)
-        session = connect_server(*address, "", session_timeout_s, WAIT_S, interrupted)
-        if session is None:
-            raise DeviceLost(f"the device's process (pid {self.pid}) does not answer on port {self._child.port}")
-        return Connected(session, address)
+            return self._child
 
     def close(self) -> None:
         self._child.stop()

@@ -46,6 +46,18 @@ def test_a_device_that_was_killed_is_started_again_and_stop_removes_its_files(tm
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_device_whose_end_shows_late_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that was killed seems alive until all of its threads are gone."""
+    with LocalDevice(tmp_path) as device:
+        killed, seems_alive = device._child, iter([True, False, False])
+        os.kill(device.pid, signal.SIGKILL)
+        killed._process.wait(10.0)
+        monkeypatch.setattr(killed, "alive", lambda: next(seems_alive))
+        connected = device.connect(5.0)
+        assert device._child is not killed
+        assert connected.address == ("127.0.0.1", device._child.port)
+
+
 # Runs a device beside which another server wants its port, whenever a session has died.
 _RIVAL = """
 import errno, socket, sys
