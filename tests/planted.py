@@ -278,7 +278,7 @@ FAULTS = (
     Fault(
         "torch: threads compute their parts of a batch in one memory",
         "shapewright/torch/native.c",
-        "rows->slot * chain->parts->bytes;",
+        "rows->slot * rows->segment->bytes;",
         "0;",
         "torch/test_batches.py",
     ),

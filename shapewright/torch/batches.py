@@ -17,19 +17,20 @@ from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from shapewright.models.lifted import View
 from shapewright.torch.arguments import Bound, Form, Placed, Shapes
 from shapewright.torch.joins import Copying
 from shapewright.torch.placing import planned
 from shapewright.torch.plan import Call
-from shapewright.torch.segments import ALL, Segment, Traffic, about, segments_of
+from shapewright.torch.segments import ALL, Segment, Traffic, rounded, segments_of
 from shapewright.torch.steps import ChainPlan, Made
 
 Source = int | tuple[Made, View]
 """An operand of a call: which constant of the chain's, from -1 downwards which of what varies, or what a call made and
 how it is joined."""
+Key = TypeVar("Key")
 _Need = tuple[int, int, int]
 """The bytes of a value, and the calls between which it is live."""
 MOST_PLANS = 64
@@ -44,16 +45,14 @@ class _Segment(ctypes.Structure):
         ("first", ctypes.c_int64), ("end", ctypes.c_int64), ("row", ctypes.c_int64),
         ("count", ctypes.c_int64), ("large", ctypes.c_int64), ("rows", ctypes.c_int64),
         ("of_large", ctypes.c_void_p), ("of_others", ctypes.c_void_p),
+        ("own", ctypes.c_int64), ("bytes", ctypes.c_int64),
     )  # fmt: skip
 
 
 class Parts(ctypes.Structure):
     """As native.c takes them."""
 
-    _fields_ = (
-        ("count", ctypes.c_int64), ("segments", ctypes.POINTER(_Segment)),
-        ("shared", ctypes.c_int64), ("bytes", ctypes.c_int64),
-    )  # fmt: skip
+    _fields_ = (("count", ctypes.c_int64), ("segments", ctypes.POINTER(_Segment)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +72,12 @@ class _Run:
 
 
 class _Layout(NamedTuple):
-    """Where values lie in a chain's memory: by call the offset, and OF_A_PART or the bytes of a row; the bytes of those
-    that are kept of all rows, and of those of a part."""
+    """A chain's memory: by call the offset of its value, and OF_A_PART or the bytes of a row; by segment where the
+    memory of those who compute parts begins, and the bytes that each of them has; the bytes of all."""
 
     places: dict[int, tuple[int, int]]
-    shared: int
-    own: int
+    own: dict[Segment, tuple[int, int]]
+    bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +85,8 @@ class Batch:
     """Calls whose rows are independent. ``sizes``: which of a chain's sizes count rows, as the number of images and
     that of all their pixels; ``varying``: of each tensor that is new at every call, whether it has rows; ``operands``:
     the same of those of each call, the output last; ``constants`` and ``reads``: which constants each call reads, and
-    what other calls make; ``within``: the calls whose values lie in that of a join where a row is computed at a time;
-    ``cache``: the bytes of a core's L2."""
+    what other calls make; ``last``: of each call the last one that reads its value; ``within``: the calls whose values
+    lie in that of a join where a row is computed at a time; ``cache``: the bytes of a core's L2."""
 
     sizes: frozenset[int]
     varying: tuple[bool, ...]
@@ -95,6 +94,7 @@ class Batch:
     read: Sequence[Sequence[Source]]
     constants: Sequence[Sequence[int]]
     reads: Sequence[tuple[int, ...]]
+    last: Mapping[int, int]
     within: Mapping[int, int]
     cache: int
 
@@ -109,7 +109,9 @@ class Batch:
             return whole
         traffic = [
             Traffic(
-                about(operands[-1].bytes(whole.numbers) // rows), about(sum([constants[each] for each in its])), reads
+                rounded(operands[-1].bytes(whole.numbers) // rows),
+                rounded(sum([constants[each] for each in its])),
+                reads,
             )
             for operands, its, reads in zip(form.placed, self.constants, self.reads, strict=True)
         ]
@@ -123,7 +125,7 @@ class Batch:
             if some is None:
                 return whole
             numbers[count] = some
-        layout = self._layout(form, whole, runs, numbers, rows)
+        layout = self._layout(form, whole, runs, numbers, (rows, threads))
         for at, (operands, sources) in enumerate(zip(form.placed, self.read, strict=True)):
             makers = [*(None if isinstance(each, int) else each[0].step for each in sources), at]
             for operand, made in zip(operands, makers, strict=True):
@@ -134,12 +136,12 @@ class Batch:
             _Segment(
                 run.segment.first, run.segment.end, run.row, run.count, run.large, run.rows,
                 *[numbers[size].buffer_info()[0] for size in (max(run.sizes), run.rows)],
+                *layout.own.get(run.segment, (0, 0)),
             )
             for run in runs
         ])  # fmt: skip
-        parts = Parts(len(runs), described, layout.shared, layout.own)
         kept = [*whole.kept, *numbers.values(), described]
-        return replace(whole, bytes=layout.shared + layout.own * threads, parts=parts, kept=kept)
+        return replace(whole, bytes=layout.bytes, parts=Parts(len(runs), described), kept=kept)
 
     def _some(
         self, form: Form, whole: Bound, sizes: Sequence[int], shapes: Shapes, share: tuple[int, int]
@@ -172,41 +174,46 @@ class Batch:
         return some
 
     def _layout(
-        self, form: Form, whole: Bound, runs: Sequence[_Run], numbers: Mapping[int, array[int]], rows: int
+        self, form: Form, whole: Bound, runs: Sequence[_Run], numbers: Mapping[int, array[int]], batch: tuple[int, int]
     ) -> _Layout:  # fmt: skip
-        """Where values lie that are no outputs of the chain."""
+        """Where values lie that are no outputs of the chain, of so many rows and for so many threads."""
+        rows, threads = batch
         inner = {step: operands[-1] for step, operands in enumerate(form.placed) if operands[-1].base == form.memory}
         row = {step: operand.bytes(whole.numbers) // rows for step, operand in inner.items()}
         segment_of = {step: run.segment for run in runs for step in range(run.segment.first, run.segment.end)}
         most = {run.segment: max(max(its.sizes) for its in runs if its.segment == run.segment) for run in runs}
         joined = self._in_joins(inner, numbers, segment_of, most)
         # The calls between which a value is live; a join is as soon as what lies in it.
-        live = {step: (step, step) for step in inner}
-        for at, reads in enumerate(self.reads):
-            live |= {step: (step, at) for step in reads if step in live}
+        since = {step: step for step in inner}
         for step, (join, _) in joined.items():
-            live[join] = min(live[join][0], step), live[join][1]
-        shared, own = dict[int, _Need](), dict[Segment, dict[int, _Need]]()
+            since[join] = min(since[join], step)
+        needs, own = dict[int | Segment, _Need](), dict[Segment, dict[int, _Need]]()
         for step in inner.keys() - joined.keys():
-            begin, last = live[step]
+            begin, last = since[step], self.last[step]
             made, read = segment_of[step], segment_of[last]
             if made == read and made.rows != ALL:
                 own.setdefault(made, {})[step] = row[step] * most[made], begin, last
                 continue
             # One part is at the first call of a segment while another one is at its last.
             begin, last = begin if made.rows == ALL else made.first, last if read.rows == ALL else read.end - 1
-            shared[step] = row[step] * rows, begin, last
-        offsets, shared_bytes = _planned(shared)
-        places = {step: (offset, row[step]) for step, offset in offsets.items()}
-        own_bytes = 0
-        for needs in own.values():
-            offsets, size = _planned(needs)
+            needs[step] = row[step] * rows, begin, last
+        places, regions = dict[int, tuple[int, int]](), dict[Segment, tuple[int, int]]()
+        for segment, its in own.items():
+            offsets, size = _planned(its)
             places |= {step: (offset, OF_A_PART) for step, offset in offsets.items()}
-            own_bytes = max(own_bytes, size)
+            # While a segment runs its threads have a region, which is planned as values are.
+            needs[segment] = size * threads, segment.first, segment.end - 1
+            regions[segment] = 0, size
+        found, total = _planned(needs)
+        for key, offset in found.items():
+            if isinstance(key, Segment):
+                regions[key] = offset, regions[key][1]
+            else:
+                places[key] = offset, row[key]
         for step, (join, further) in joined.items():
             offset, row_bytes = places[join]
             places[step] = offset + further, row_bytes
-        return _Layout(places, shared_bytes, own_bytes)
+        return _Layout(places, regions, total)
 
     def _in_joins(
         self, inner: Mapping[int, Placed], numbers: Mapping[int, array[int]], segment_of: Mapping[int, Segment],
@@ -227,11 +234,12 @@ class Batch:
 
 
 def batch_of(
-    plan: ChainPlan, calls: Sequence[Call | Copying], read: Sequence[Sequence[Source]], within: Mapping[int, int]
+    plan: ChainPlan, calls: Sequence[Call | Copying], read: Sequence[Sequence[Source]], last: Mapping[int, int],
+    within: Mapping[int, int],
 ) -> Batch | None:  # fmt: skip
     """The batch of a chain; None where a call computes rows of several others, or there are no rows.
 
-    ``read``: of each call where its operands come from but for the output.
+    ``read``: of each call where its operands come from but for the output; ``last`` and ``within``: see Batch.
     """
     views = [each for step in plan.steps for each in (step, *step.inputs) if not isinstance(each, int)]
     first = (view.sizes[0] if view.sizes else None for view in views)
@@ -254,7 +262,7 @@ def batch_of(
         sizes, tuple(varying[each] for each in sorted(varying)), tuple(found), read,
         [[each for each in sources if isinstance(each, int) and each >= 0] for sources in read],
         [tuple(each[0].step for each in sources if not isinstance(each, int)) for sources in read],
-        within, min(call.l2_bytes for call in calls if isinstance(call, Call)),
+        last, within, min(call.l2_bytes for call in calls if isinstance(call, Call)),
     )  # fmt: skip
 
 
@@ -269,14 +277,14 @@ def _runs(segment: Segment, rows: int, threads: int) -> list[_Run]:
     return [parts, _Run(segment, rows - left, 0, 0, left)] if left else [parts]
 
 
-def _planned(needs: Mapping[int, _Need]) -> tuple[dict[int, int], int]:
-    """Offsets by call, and the bytes of all. Of about as many bytes there is one plan: a decoder's next word has it."""
-    places, total = _plan(tuple((_room(size), first, last) for size, first, last in needs.values()))
+def _planned(needs: Mapping[Key, _Need]) -> tuple[dict[Key, int], int]:
+    """Offsets, and the bytes of all. Of about as many bytes there is one plan: a decoder's next word has it."""
+    places, total = _plan(tuple((_rounded_up(size), first, last) for size, first, last in needs.values()))
     return dict(zip(needs, places, strict=True)), total
 
 
-def _room(size: int) -> int:
-    """``size`` or, to four binary digits, up to an eighth more."""
+def _rounded_up(size: int) -> int:
+    """``size``, rounded up to four binary digits: an eighth more at most."""
     dropped = max(size.bit_length() - 4, 0)
     return -(-size >> dropped << dropped)
 

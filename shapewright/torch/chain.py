@@ -88,7 +88,8 @@ class Chain:
         for at, step in enumerate(plan.steps):
             self._last.update({each.step: at for each in step.inputs if isinstance(each, Made)})
         self._within = self._found_within()
-        self._batch = batch_of(plan, self.calls, self._read, {step: own.join for step, own in self._within.items()})
+        within = {step: own.join for step, own in self._within.items()}
+        self._batch = batch_of(plan, self.calls, self._read, self._last, within)
         self._shapes: dict[tuple[int, ...], list[tuple[tuple[int, ...], tuple[int, ...], torch.dtype]]] = {}
         self._forms: dict[tuple[Any, ...], Form] = {}
         self._bound: dict[tuple[Any, ...], Bound] = {}

@@ -251,12 +251,9 @@ typedef struct {
   int64_t row;                   // the first one of its rows
   int64_t count, large, rows;    // how many parts, 0: all threads together; the first of them have a row more than this
   int64_t *of_large, *of_others; // the numbers of their calls
+  int64_t own, bytes;            // where the memory of who computes a part begins, and how much each of them has
 } segment;
-typedef struct {
-  int64_t count;
-  const segment *segments;
-  int64_t shared, bytes;         // of the chain's own memory: of all rows, and behind that of each who computes a part
-} parts;
+typedef struct { int64_t count; const segment *segments; } parts;
 typedef struct {
   const call *calls;
   int count, threads;
@@ -266,9 +263,9 @@ typedef struct {
   double *seconds;           // by thread
   const parts *parts;
 } chain;
-// Calls from `begin` to before `end` for the rows from `row` on, by a thread that has memory and seconds of its own
-// behind those of `slot` others, `beside` of which compute meanwhile.
-typedef struct { chain *chain; int64_t begin, end, *numbers, row; int slot, beside; } rows;
+// The calls of a segment for the rows from `row` on, by a thread that has memory and seconds of its own behind those of
+// `slot` others, `beside` of which compute meanwhile.
+typedef struct { chain *chain; const segment *segment; int64_t *numbers, row; int slot, beside; } rows;
 
 static int is_empty(const tensor *tensor) {
   for (int axis = 0; axis < tensor->rank; axis++)
@@ -277,16 +274,15 @@ static int is_empty(const tensor *tensor) {
 }
 
 static char *place_of(const rows *rows, const operand *operand) {
-  const chain *chain = rows->chain;
   const int64_t *behind = rows->numbers + operand->at + operand->tensor.rank, row_bytes = behind[1];
-  char *place = chain->bases[operand->base] + behind[0];
-  if (row_bytes == OF_A_PART) return place + chain->parts->shared + rows->slot * chain->parts->bytes;
+  char *place = rows->chain->bases[operand->base] + behind[0];
+  if (row_bytes == OF_A_PART) return place + rows->segment->own + rows->slot * rows->segment->bytes;
   return place + rows->row * row_bytes;
 }
 
 static void run_calls(const rows *rows) {
   chain *chain = rows->chain;
-  for (int number = (int)rows->begin; number < rows->end; number++) {
+  for (int number = (int)rows->segment->first; number < rows->segment->end; number++) {
     const call *call = &chain->calls[number];
     tensor tensors[MOST_OPERANDS];
     any arguments[MOST_OPERANDS], result = {0};
@@ -324,7 +320,7 @@ static int run_part(int number, group *group, void *data) {
   int beside = chain->threads > 1 ? omp_get_num_threads() - 1 : 0;
   int64_t *numbers = number < segment->large ? segment->of_large : segment->of_others;
   int64_t row = segment->row + number * segment->rows + least(number, (int)segment->large);
-  rows rows = {chain, segment->first, segment->end, numbers, row, slot, beside};
+  rows rows = {chain, segment, numbers, row, slot, beside};
   if (chain->failed) return 1;
   own = 0, by_itself = 1;
   run_calls(&rows);
@@ -333,7 +329,7 @@ static int run_part(int number, group *group, void *data) {
 }
 
 static void run_segment(chain *chain, const segment *segment) {
-  rows rows = {chain, segment->first, segment->end, segment->of_others, segment->row, 0, 0};
+  rows rows = {chain, segment, segment->of_others, segment->row, 0, 0};
   if (!segment->count) return run_calls(&rows);
   parts_of of = {chain, segment};
   loop loop = {run_part, &of, (int)segment->count, 0};
@@ -344,8 +340,8 @@ static void run_segment(chain *chain, const segment *segment) {
 static void run_rows(void *given) {
   chain *chain = given;
   const parts *parts = chain->parts;
-  rows rows = {chain, 0, chain->count, chain->numbers, 0, 0, 0};
-  if (!parts) return run_calls(&rows);
+  const segment whole = {.end = chain->count, .of_others = chain->numbers};
+  if (!parts) return run_segment(chain, &whole);
   for (int64_t number = 0; number < parts->count && !chain->failed; number++) run_segment(chain, &parts->segments[number]);
 }
 
@@ -431,8 +427,8 @@ int transpose(void *self, const any *arguments, int32_t count, any *result) {
 
 // -- calls --------------------------------------------------------------------------------------------------------------
 // Make the calls in order with a team of so many threads, or of as many as PyTorch may have here, or by this thread
-// itself, by their pace; with `parts` those of one segment after the other. Add what each took where
-// `seconds` points to, if it does, which has room for each thread. Returns 0, or the number of a call that failed, from 1.
+// itself, by their pace; with `parts` those of one segment after the other. Add what each took where `seconds` points to,
+// if it does, which has room for each thread. Returns 0, or the number of a call that failed, from 1.
 // Writes nothing else but outputs and memory: threads may share descriptions.
 int run_chain(
     const call *calls, int count, int threads, char *const *bases, int64_t *numbers, double *seconds, pace *pace,

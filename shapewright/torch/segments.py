@@ -4,6 +4,9 @@ What a call makes of few rows is still in a core's cache when the next one reads
 read again for each part of the rows. Early layers of a network of convolutions write much and have small weights, late
 ones the other way round: so a chain is cut into segments, and each has parts of its own size. What is counted are the
 bytes that a core reads and writes beyond its own cache. Nothing is measured: a call gives the same bits each time.
+
+Elsewhere parts are called micro-batches, and to make all calls of a segment for one of them is to tile a fused group of
+operators along the batch, or to run it depth first.
 """
 
 from __future__ import annotations
@@ -52,8 +55,8 @@ class _Costs(NamedTuple):
     entering: list[float]
 
 
-def about(number: int) -> int:
-    """A number of bytes as it is looked at."""
+def rounded(number: int) -> int:
+    """A number of bytes, rounded down to DIGITS binary digits."""
     dropped = number.bit_length() - DIGITS
     return number >> dropped << dropped if dropped > 0 else number
 
@@ -94,7 +97,7 @@ def _costs(calls: Sequence[Traffic], way: int, rows: int, threads: int, cache: i
             moved = 2 * calls[made].row * rows / threads
             within, across = (_level(touched[at + 1] - touched[made], cache) for touched in (some, whole))
             # What threads make together, or in another segment, they read of one another.
-            across = max(across, min(threads - 1.0, 1.0))
+            across = max(across, 1.0) if threads > 1 else across
             within = across if way == ALL else within
             own[at] += moved * within
             # From the call behind the one that made it to this one: as a difference, added up below.

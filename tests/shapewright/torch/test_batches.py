@@ -195,13 +195,17 @@ def test_images_are_computed_one_by_one(threads: int, cut: Any, replacing: Repla
         assert max(counts(made)) > 1
 
 
-@pytest.mark.usefixtures("made")
 def test_an_image_of_a_part_is_joined_in_place(
     replacing: Replacing, made: dict[str, Chain], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(batches, "segments_of", row_by_row)
     found = list[dict[int, tuple[int, int]]]()
-    monkeypatch.setattr(batches.Batch, "_in_joins", lambda *given: found.append(in_joins(*given)) or found[-1])
+
+    def seen(*given: Any) -> dict[int, tuple[int, int]]:
+        found.append(in_joins(*given))
+        return found[-1]
+
+    monkeypatch.setattr(batches.Batch, "_in_joins", seen)
     model = Images().eval()
     with torch.no_grad():
         fast = replacing.compiled(model, rest="inductor")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shapewright.torch.segments import ALL, SHARED_TIMES, Segment, Traffic, _costs, _ways, about, segments_of
+from shapewright.torch.segments import ALL, SHARED_TIMES, Segment, Traffic, _costs, _ways, rounded, segments_of
 
 CACHE = 1000
 
@@ -89,7 +89,7 @@ def test_about_the_same_bytes_are_looked_at_once() -> None:
     """Of each word of a decoder."""
     before = segments_of.cache_info().misses
     for words in range(1024, 1100):
-        segments_of(chain((about(words * 64), 0), (100, 5000), (about(words * 64), 0)), 8, 2, CACHE)
+        segments_of(chain((rounded(words * 64), 0), (100, 5000), (rounded(words * 64), 0)), 8, 2, CACHE)
     assert segments_of.cache_info().misses <= before + 1
 
 

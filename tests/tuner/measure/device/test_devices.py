@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable
 from functools import partial
+from itertools import chain, repeat
 from pathlib import Path
 
 import psutil
@@ -49,7 +50,7 @@ def test_a_device_that_was_killed_is_started_again_and_stop_removes_its_files(tm
 def test_a_device_whose_end_shows_late_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that was killed seems alive until all of its threads are gone."""
     with LocalDevice(tmp_path) as device:
-        killed, seems_alive = device._child, iter([True, False, False])
+        killed, seems_alive = device._child, chain([True], repeat(False))
         os.kill(device.pid, signal.SIGKILL)
         killed._process.wait(10.0)
         monkeypatch.setattr(killed, "alive", lambda: next(seems_alive))
